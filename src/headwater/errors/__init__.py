@@ -95,6 +95,8 @@ HeadwaterError
     │   └── PartialWriteError            a target refused rows of a batch, and may have accepted others of it
     ├── UnsupportedTableError            a Delta table uses a feature of Delta that the jobs do not know
     ├── BatchReusedError                 a batch number or writeId was used before for other rows
+    ├── IncompleteArchiveError           an archive lacks rows of a stream, or has two versions of them
+    ├── CheckpointMismatchError          a checkpoint, a table and the tables beside it do not belong together
     ├── ReplayError                      the target of a replay has other content than the archive
     ├── JobConflictError                 another run of the same job is active, or committed first
     └── DataLossError                    data that a query still had to read or publish was deleted

@@ -159,6 +159,20 @@ class BatchReusedError(ClientError):
     advice = "Restore the checkpoint, or start with a new one. Use each writeId for one write only."
 
 
+class IncompleteArchiveError(ClientError):
+    """An archive lacks rows of a stream, or has two versions of them. Nothing was written."""
+
+    title = "The archive is not complete"
+    advice = "Archive the streams from their beginning into a new table, or replay what exists with --allow-gaps."
+
+
+class CheckpointMismatchError(ClientError):
+    """A checkpoint does not belong to a table, or a table to another one. Nothing was written."""
+
+    title = "The checkpoint and the tables do not belong together"
+    advice = "Restore what is missing. To start over, delete the checkpoint and all tables of the job."
+
+
 class ReplayError(ClientError):
     title = "The target has other content than the archive"
     advice = "Replay to another path, or delete the target first."

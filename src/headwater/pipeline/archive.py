@@ -7,8 +7,9 @@ its last rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
@@ -18,9 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
 from headwater.client import StreamInfo
-from headwater.pipeline.checkpoints import beside, ends_of, has_begun, range_of
+from headwater.pipeline.belonging import TableGroup
+from headwater.pipeline.checkpoints import beside, ends_of, has_begun, position_of, range_of
+from headwater.pipeline.continuity import CONTINUES_AT
 from headwater.pipeline.lake import Batch, File, Lake, telling_conflicts
-from headwater.pipeline.locations import check_apart, check_surroundings
+from headwater.pipeline.locations import check_apart, check_surroundings, local_path
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
@@ -39,6 +42,7 @@ SCHEMA = pa.schema(
         ("content_type", pa.string()),
         ("value", pa.binary()),
         (APPEND_END, pa.int64()),  # in a stream of bytes: the end of the append that the row belongs to
+        (CONTINUES_AT, pa.string()),  # of servers whose offsets do not count bytes: see `continuity`
         ("date", pa.date32()),
     ]
 )
@@ -106,40 +110,63 @@ class _Archiving:
     """Commits each batch, in the driver."""
 
     def __init__(self, lake: Lake, source: Source, checkpoint: str, upkeep: Upkeep) -> None:
+        beside = Lake(streams_table(lake.uri))
         self._lake = lake
         self._source = source
         self._checkpoint = checkpoint
         self._upkeep = upkeep
-        self._streams = _Streams(Lake(streams_table(lake.uri)), source)
+        self._streams = _Streams(beside, source)
+        self._group = TableGroup(lake, {"streams": beside}, checkpoint)
+        self._counts_bytes: bool | None = None  # whether the offsets of the server do; None: not known yet
 
     def open(self) -> None:
-        """Create the tables. Tables that cannot be used are refused before anything is written."""
+        """Check that the tables can be used and belong to the checkpoint and the server, and create them."""
         self._lake.check(SCHEMA, ["date"], removes=False)
         self._streams.check()
-        self._lake.create(SCHEMA, ["date"])
-        self._streams.note(self._source.tails(), {})
+        self._group.check()
+        directory = local_path(self._checkpoint)
+        position = None if directory is None else position_of(directory)
+        tails = self._source.tails_after({} if position is None else position.ends)
+        self._streams.create()
+        _add_columns(self._lake.create(SCHEMA, ["date"], self._group.properties()), SCHEMA)
+        self._streams.note(tails, {})
 
     def work(self, rows: DataFrame, number: int, job: str) -> None:
-        table = self._lake.open()
-        batch = Batch(job, number, range_of(rows.sparkSession, self._checkpoint, number))
+        table = self._group.open()
+        spark, ends = rows.sparkSession, ends_of(rows.sparkSession, self._checkpoint, number)
+        batch = Batch(job, number, range_of(spark, self._checkpoint, number))
         batch.check(table)
         if not batch.is_done(table):
-            writer = FileWriter(self._lake, self._source.reading().connection)
+            before = range_of(spark, self._checkpoint, number - 1) if number else None
+            self._group.check_before(table, batch, before)
+            self._streams.note_new(ends)
+            if self._counts_bytes is None:
+                self._counts_bytes = self._source.counts_bytes(ends)
+            unlinked = None if self._counts_bytes is not False else ends
+            writer = FileWriter(self._lake, self._source.reading().connection, unlinked)
             found = rows.mapInArrow(writer, "file STRING").collect()
             files = [msgspec.json.decode(row.file, type=File) for row in found]
-            if files:
-                with telling_conflicts(self._lake, batch):
-                    self._lake.commit(table, files, batch=batch)
-        self._streams.note(self._source.tails(), ends_of(rows.sparkSession, self._checkpoint, number))
+            with telling_conflicts(self._lake, batch):
+                self._lake.commit(table, files, batch=batch)  # also without rows: the table has every batch
+        self._streams.note(self._source.tails_after(ends), ends)
         self._upkeep.after(number, [self._lake])
+
+
+def _add_columns(table: DeltaTable, schema: pa.Schema) -> DeltaTable:
+    """Add columns that the table of an earlier version lacks."""
+    there = {field.name for field in table.schema().fields}
+    if added := [field for field in Schema.from_arrow(schema).fields if field.name not in there]:
+        table.alter.add_columns(added)
+    return table
 
 
 class FileWriter:
     """Writes the rows of a task to files of the table. Pickled for the tasks."""
 
-    def __init__(self, lake: Lake, connection: ConnectionOptions) -> None:
+    def __init__(self, lake: Lake, connection: ConnectionOptions, ends: Mapping[str, Place] | None) -> None:
         self._lake = lake
         self._connection = connection
+        self._ends = ends  # of the batch, if the offsets of the server do not count bytes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         today = datetime.now(UTC).date()  # for servers without record times
@@ -147,8 +174,7 @@ class FileWriter:
         size = 0
         with self._connection.open() as client:
             cutter = RecordCutter(client)
-            for batch in batches:
-                rows = cutter.cut(pa.Table.from_batches([batch]))
+            for rows in linked((cutter.cut(pa.Table.from_batches([batch])) for batch in batches), self._ends):
                 dates = pc.fill_null(pc.cast(rows["timestamp"], pa.date32()), pa.scalar(today, pa.date32()))
                 for date in pc.unique(dates):
                     held.setdefault(str(date), []).append(rows.filter(pc.equal(dates, date)))
@@ -168,6 +194,31 @@ class FileWriter:
         return pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
 
 
+def linked(tables: Iterable[pa.Table], ends: Mapping[str, Place] | None) -> Iterator[pa.Table]:
+    """Rows with the column `continues_at`: in the last row of each stream, where the batch ends in it.
+
+    A task reads all rows of a stream, one stream after the other, from a server whose offsets do not count bytes.
+    """
+    if ends is None:
+        for rows in tables:
+            yield rows.append_column(CONTINUES_AT, pa.nulls(rows.num_rows, pa.string()))
+        return
+    held: pa.Table | None = None  # the last row so far, which may be the last one of its stream
+    for rows in tables:
+        rows = rows if held is None else pa.concat_tables([held, rows])
+        streams = rows["stream"].to_pylist()
+        yield _with_ends(rows.slice(0, len(streams) - 1), streams, ends)
+        held = rows.slice(len(streams) - 1)
+    if held is not None:
+        yield _with_ends(held, [*held["stream"].to_pylist(), None], ends)
+
+
+def _with_ends(rows: pa.Table, streams: Sequence[str | None], ends: Mapping[str, Place]) -> pa.Table:
+    """`streams` has the stream of the row after the last one too."""
+    marks = [str(ends.get(one or "", "")) if one != following else "" for one, following in pairwise(streams)]
+    return rows.append_column(CONTINUES_AT, pa.array(marks, pa.string()))
+
+
 class _Streams:
     """The table of streams: their metadata, and whether a closed stream is archived completely."""
 
@@ -179,31 +230,36 @@ class _Streams:
     def check(self) -> None:
         self._lake.check(STREAMS_SCHEMA, removes=True)
 
+    def create(self) -> None:
+        _add_columns(self._lake.create(STREAMS_SCHEMA), STREAMS_SCHEMA)
+
+    def note_new(self, streams: Collection[str]) -> None:
+        """Add streams that are not in the table, before their first rows are archived."""
+        if not {path for path, _ in self._seen()}.issuperset(streams):
+            self.note(self._source.tails(), {})
+
+    def _seen(self) -> dict[tuple[str, str], bool]:
+        if self._known is None:
+            rows = self._lake.open().to_pyarrow_table().to_pylist()
+            self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
+        return self._known
+
     def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
         """Add new streams, and streams that are closed and archived completely."""
-        if self._known is None:
-            rows = self._open().to_pyarrow_table().to_pylist()
-            self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
-        before = {path for path, _ in self._known}
+        known = self._seen()
+        before = {path for path, _ in known}
         new: list[dict[str, object]] = []
         for path, info in found.items():
             key, closed = (path, incarnation(info.tail_offset) or ""), _is_all(info, ends.get(path))
-            if key not in self._known or (closed and not self._known[key]):
+            if key not in known or (closed and not known[key]):
                 first = info.first_offset
-                if first is None and path in before and key not in self._known:
+                if first is None and path in before and key not in known:
                     first = self._source.first_offset(path)  # created again, or a fork that has its own data now
-                self._known[key] = closed
+                known[key] = closed
                 row = (*key, info.content_type, info.tail_offset, closed, first)
                 new.append(dict(zip(STREAMS_SCHEMA.names, row, strict=True)))
         if new:
             self._merge(pa.Table.from_pylist(new, STREAMS_SCHEMA))
-
-    def _open(self) -> DeltaTable:
-        table = self._lake.create(STREAMS_SCHEMA)
-        there = {field.name for field in table.schema().fields}
-        if added := [field for field in Schema.from_arrow(STREAMS_SCHEMA).fields if field.name not in there]:
-            table.alter.add_columns(added)
-        return table
 
     def _merge(self, rows: pa.Table) -> None:
         (

@@ -42,10 +42,21 @@ def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place
 
 def range_of(spark: SparkSession, checkpoint: str, batch: int) -> int:
     """A number that identifies the content of a batch: a hash of its end. A repeated batch has the same."""
-    lines = _offsets(spark, checkpoint, batch).splitlines()[2:]
-    return (
-        int.from_bytes(hashlib.sha256("\n".join(lines).encode()).digest()[:8], "big") >> 1
-    )  # versions in Delta are signed
+    return _hash(_offsets(spark, checkpoint, batch))
+
+
+def hash_of_range(directory: Path, batch: int) -> int | None:
+    """The same number, without Spark; None if the checkpoint does not have the batch any more."""
+    try:
+        return _hash((directory / "offsets" / str(batch)).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _hash(offsets: str) -> int:
+    lines = offsets.splitlines()[2:]
+    digest = hashlib.sha256("\n".join(lines).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # versions in Delta are signed
 
 
 def _offsets(spark: SparkSession, checkpoint: str, batch: int) -> str:
@@ -66,14 +77,26 @@ class QueryPosition(msgspec.Struct, frozen=True):
 
 def position_of(directory: Path) -> QueryPosition | None:
     """Read the checkpoint of a query, without Spark. None if there is none."""
-    try:
-        job_id = json.loads((directory / "metadata").read_text())["id"]
-    except (OSError, ValueError, KeyError):
+    job_id = job_of(directory)
+    if job_id is None:
         return None
-    done = max(_numbers(directory / "commits"), default=None)
+    done = last_batch(directory)
     begun = max(_numbers(directory / "offsets"), default=None)
     text = (directory / "offsets" / str(done)).read_text() if done is not None else ""
     return QueryPosition(job_id, done, _places(text), begun is not None and begun != done)
+
+
+def job_of(directory: Path) -> str | None:
+    """The id of the job that a checkpoint belongs to; None if it has not started."""
+    try:
+        return str(json.loads((directory / "metadata").read_text())["id"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def last_batch(directory: Path) -> int | None:
+    """The last batch that was committed."""
+    return max(_numbers(directory / "commits"), default=None)
 
 
 def _numbers(directory: Path) -> list[int]:

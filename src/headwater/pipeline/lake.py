@@ -63,6 +63,10 @@ class Batch(msgspec.Struct, frozen=True):
     def _range(self) -> str:
         return f"{self.job}.range"
 
+    def range_in(self, table: DeltaTable) -> int | None:
+        """What the last committed batch of the job was made of."""
+        return table.transaction_version(self._range)
+
     def is_done(self, table: DeltaTable) -> bool:
         """Whether this batch, or one after it, was committed."""
         done = table.transaction_version(self.job)
@@ -73,7 +77,7 @@ class Batch(msgspec.Struct, frozen=True):
         done = table.transaction_version(self.job)
         if done is None or self.number > done:
             return
-        made_of = table.transaction_version(self._range)  # of the last committed batch
+        made_of = self.range_in(table)
         if self.number < done or made_of not in (None, self.made_of):
             told = f"batch {self.number} of {table.table_uri} was repeated after batch {done} was committed"
             how = f"{told}, with other rows" if self.number == done else told

@@ -3,10 +3,13 @@
 The data of a target must equal the start of the archive; the rest is appended. So a replay can be killed and run again,
 and a replay of an archive that has grown appends the new data. Each append has its position as Stream-Seq, so that the
 server accepts only one of two appends at the same position.
+
+Before the first append, the rows of all streams are checked: an archive that lacks rows is refused.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, groupby
@@ -14,14 +17,23 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater import limits
 from headwater.client import Client, Stream
-from headwater.errors import NetworkError, OptionError, ReplayError, SequenceRegressionError, StreamNotFoundError
+from headwater.errors import (
+    IncompleteArchiveError,
+    NetworkError,
+    OptionError,
+    ReplayError,
+    SequenceRegressionError,
+    StreamNotFoundError,
+)
 from headwater.log.content import ContentKind, kind_of
 from headwater.pipeline.archive import streams_table
+from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.records import APPEND_END
 from headwater.pipeline.running import LoopJob, Step, start_loop
@@ -32,10 +44,11 @@ from headwater.spark.connection import ConnectionOptions
 from headwater.spark.options import checked_path, read_options
 from headwater.spark.positions import byte_position, incarnation
 
-_SORTED = ("stream", "life", "order", "offset", "position")
+log = logging.getLogger(__name__)
+
+_SORTED = ("stream", "order", "offset", "position")
 _NEEDED = ("stream", "offset", "position", "order", "content_type", "value", APPEND_END)
 _LIFE = "coalesce(try_cast(regexp_extract(offset, '^([0-9]+)_([0-9]+)$', 1) AS BIGINT), 0)"
-_BEGIN = "try_cast(regexp_extract(offset, '^([0-9]+)_([0-9]+)$', 2) AS BIGINT)"
 
 
 def replay(
@@ -45,19 +58,22 @@ def replay(
     table: str,
     to: str | None = None,
     streams: str | None = None,
+    allow_gaps: bool = False,
     token: str | None = None,
     name: str = "replay",
 ) -> LoopJob:
     """Write the matching streams of an archive to a server: to their own paths, or below `to`.
 
-    Of a stream that was deleted and created again, the last archived incarnation is written.
+    Of a stream that was deleted and created again, the last archived incarnation is written. If the archive lacks rows
+    of any of the streams, nothing is written, unless `allow_gaps` is set: then the rows that exist are written.
     """
     if not Lake(table).exists():
         raise OptionError(f"there is no archive at {table}")
     _check_archive(Lake(table))
     options = {"url": url, "streams": "unused", **({} if token is None else {"token": token})}
     connection = read_options(options, bounded=True, state=False).connection
-    replaying = _Replaying(spark, Lake(table), connection, checked_path(to.strip("/")) if to else None, streams)
+    target = checked_path(to.strip("/")) if to else None
+    replaying = _Replaying(spark, Lake(table), connection, target, streams, allow_gaps=allow_gaps)
     return start_loop(replaying.steps, name=name, once=True)
 
 
@@ -82,52 +98,70 @@ class Noted(msgspec.Struct, frozen=True):
         return None if first is None else int(first)
 
 
-class Life(msgspec.Struct, frozen=True):
-    """An incarnation of a stream, as far as it is part of the replayed stream."""
-
-    stream: str
-    life: int
-    ends: int | None  # where the next incarnation starts; data from there on is not part of the stream
-
-
 class _Replaying:
     def __init__(
-        self, spark: SparkSession, lake: Lake, connection: ConnectionOptions, to: str | None, wanted: str | None
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        connection: ConnectionOptions,
+        to: str | None,
+        wanted: str | None,
+        *,
+        allow_gaps: bool,
     ) -> None:
         self._spark = spark
         self._lake = lake
         self._connection = connection
         self._to = to
         self._wanted = wanted
+        self._allow_gaps = allow_gaps
 
     def steps(self) -> Iterator[Step]:
         version = self._lake.open().version()
+        archived = self._archived(version)
         every = _noted(self._lake)
-        begins = self._begins(version)
-        known = {stream for stream, _ in (*every, *begins)}
+        known = {stream for stream, _ in (*every, *archived)}
         wanted = {stream for stream in known if self._is_wanted(stream)}
         if known and not wanted:
             raise OptionError(f"the archive has no stream that matches {self._wanted}; it has {_some(known)}")
-        begins = {key: begin for key, begin in begins.items() if key[0] in wanted}
+        archived = {key for key in archived if key[0] in wanted}
         every = {key: one for key, one in every.items() if key[0] in wanted}
-        lives = lives_of(begins, every)
-        last = {one.stream: one.life for one in reversed(lives)}
+        check_noted(self._lake, {stream for stream, _ in archived}, {stream for stream, _ in every})
+        lives = lives_of(archived, every)
+        last = {stream: max(of_stream) for stream, of_stream in lives.items()}
         noted = written(last, every)
+        empty = {stream for stream in noted if (stream, last.get(stream)) not in archived}
+        rows = self._rows(version, lives).persist(StorageLevel.DISK_ONLY)
+        try:
+            self._check(rows, noted, empty)
+            yield Step(rows=self._write(rows, noted, empty))
+        finally:
+            rows.unpersist()
+
+    def _check(self, rows: DataFrame, noted: Mapping[str, Noted], empty: Collection[str]) -> None:
+        """Check the rows of every stream. Nothing was written so far."""
+        checker = StreamChecker({stream: one.tail_offset for stream, one in noted.items() if one.closed})
+        found = rows.mapInArrow(checker, "stream STRING, faults BINARY").collect()
+        faults = {row.stream: msgspec.msgpack.decode(bytes(row.faults), type=Faults) for row in found}
+        for stream in empty:
+            size = byte_position(noted[stream].tail_offset)
+            if size:
+                faults[stream] = Faults([f"all rows: it had {size} bytes when the archive first saw it"])
+        report(self._lake, faults, allow_gaps=self._allow_gaps)
+
+    def _write(self, rows: DataFrame, noted: Mapping[str, Noted], empty: Collection[str]) -> int:
         with self._connection.open(patient=False) as client:
-            for stream, one in noted.items():
-                if (stream, last.get(stream)) not in begins:  # others are created with the type in their rows
-                    _make(client, self._target(stream), one.content_type)
-            rows = self._rows(version, lives)
-            parts = rows.repartition("stream").sortWithinPartitions(*_SORTED).drop("life")
+            for stream in sorted(empty):  # others are created with the type in their rows
+                _make(client, self._target(stream), noted[stream].content_type)
             writer = StreamWriter(self._connection, self._to)
-            done = parts.mapInArrow(writer, "stream STRING, appended BIGINT, has_more BOOLEAN").collect()
+            done = rows.mapInArrow(writer, "stream STRING, appended BIGINT, has_more BOOLEAN").collect()
             for row in done:
                 if row.has_more and row.stream in noted and noted[row.stream].closed:
                     raise ReplayError(f"{self._target(row.stream)} has more data than the closed stream in the archive")
             for stream, one in noted.items():
                 if one.closed:
                     client.stream(self._target(stream), content_type=one.content_type).close()
-        yield Step(rows=sum(row.appended for row in done))
+        return sum(row.appended for row in done)
 
     def _is_wanted(self, stream: str) -> bool:
         return self._wanted is None or bool(glob(self._wanted).fullmatch(stream))
@@ -135,20 +169,23 @@ class _Replaying:
     def _target(self, stream: str) -> str:
         return target_of(stream, self._to)
 
-    def _begins(self, version: int) -> dict[tuple[str, int], int]:
-        """The streams and incarnations of the rows, and the first byte that was read of each."""
+    def _archived(self, version: int) -> set[tuple[str, int]]:
+        """The streams and incarnations of the rows."""
         paths = sorted(paths_of(self._lake, version))
-        places = scan(self._spark, self._lake, version, paths, ["stream", "offset"]).distinct()
-        begins = places.groupBy("stream", F.expr(_LIFE).alias("life")).agg(F.min(F.expr(_BEGIN)).alias("begin"))
-        return {(row.stream, row.life): row.begin or 0 for row in begins.collect()}
+        places = scan(self._spark, self._lake, version, paths, ["stream", "offset"])
+        found = places.select("stream", F.expr(_LIFE).alias("life")).distinct().collect()
+        return {(row.stream, row.life) for row in found}
 
-    def _rows(self, version: int, lives: list[Life]) -> DataFrame:
+    def _rows(self, version: int, lives: Mapping[str, Collection[int]]) -> DataFrame:
+        """The rows of the streams that are written, each stream in one partition and in order."""
         paths = sorted(paths_of(self._lake, version))
-        parts = [(one.stream, one.life, one.ends) for one in lives]
-        ends = self._spark.createDataFrame(parts, "stream STRING, life BIGINT, ends BIGINT")
-        rows = scan(self._spark, self._lake, version, paths, _NEEDED).withColumn("life", F.expr(_LIFE))
-        kept = rows.join(F.broadcast(ends), ["stream", "life"]).where("ends IS NULL OR order < ends")
-        return kept.select("life", *_NEEDED)
+        names = [field.name for field in self._lake.open(version).schema().fields]
+        needed = [*_NEEDED, *([CONTINUES_AT] if CONTINUES_AT in names else [])]
+        pairs = [(stream, life) for stream, of_stream in lives.items() for life in sorted(of_stream)]
+        kept = self._spark.createDataFrame(pairs, "stream STRING, life BIGINT")
+        rows = scan(self._spark, self._lake, version, paths, needed).withColumn("life", F.expr(_LIFE))
+        found = rows.join(F.broadcast(kept), ["stream", "life"]).select(*needed)
+        return found.repartition("stream").sortWithinPartitions(*_SORTED)
 
 
 def _check_archive(lake: Lake) -> None:
@@ -162,39 +199,73 @@ def _check_archive(lake: Lake) -> None:
 def _noted(lake: Lake) -> dict[tuple[str, int], Noted]:
     """The streams and incarnations in the archive."""
     beside = Lake(streams_table(lake.uri))
-    rows = beside.open().to_pyarrow_table().to_pylist() if beside.exists() else []
+    if not beside.exists():
+        told = f"{lake.uri} lacks its table of streams, {beside.uri}"
+        raise IncompleteArchiveError(f"{told}; restore it, or archive the streams into a new table")
+    rows = beside.open().to_pyarrow_table().to_pylist()
     return {(one.stream, one.life): one for one in (msgspec.convert(row, Noted) for row in rows)}
 
 
-def lives_of(begins: Mapping[tuple[str, int], int], noted: Mapping[tuple[str, int], Noted]) -> list[Life]:
-    """What is replayed: the last archived incarnation of each stream, and the data that a fork has from its source.
+def check_noted(lake: Lake, archived: Collection[str], noted: Collection[str]) -> None:
+    """Refuse rows of streams of which the table of streams knows nothing."""
+    if unknown := {*archived} - {*noted}:
+        told = f"{streams_table(lake.uri)} has no row of {_some(unknown)}"
+        raise IncompleteArchiveError(f"{told}; restore that table, or archive the streams into a new table")
 
-    A fork has the offsets of its source up to the point where it was forked.
+
+def report(lake: Lake, faults: Mapping[str, Faults], *, allow_gaps: bool) -> None:
+    """Refuse an archive with conflicts, and one with gaps, unless they are allowed."""
+    conflicts = {stream: [one.conflict] for stream, one in faults.items() if one.conflict is not None}
+    if conflicts:
+        told = f"{lake.uri} has two versions of a stream, such as the data before and after a restore of the server"
+        way_out = "nothing was written. Archive these streams into a new table, or exclude them with streams"
+        raise IncompleteArchiveError(f"{told}: {_listed(conflicts, 'has')}; {way_out}")
+    gaps = {stream: one.gaps for stream, one in faults.items() if one.gaps}
+    if gaps and not allow_gaps:
+        way_out = "nothing was written. Archive the streams from their beginning into a new table, or replay the rows"
+        raise IncompleteArchiveError(
+            f"{lake.uri} is not complete: {_listed(gaps, 'lacks')}; {way_out} that exist with allow_gaps"
+        )
+    if gaps:
+        log.warning("%s is replayed with gaps: %s", lake.uri, _listed(gaps, "lacks"))
+
+
+def _listed(texts: Mapping[str, Collection[str]], verb: str) -> str:
+    """What is wrong with each stream; the first one of many faults, and of the first streams."""
+    shown = []
+    for stream in sorted(texts)[: limits.PIPELINE_SHOWN_STREAMS]:
+        first, *others = texts[stream]
+        shown.append(f"{stream} {verb} {first}" + (f" and {len(others)} more gaps" if others else ""))
+    left = len(texts) - len(shown)
+    return ", ".join(shown) + (f" and {left} other streams" if left else "")
+
+
+def lives_of(
+    archived: Collection[tuple[str, int]], noted: Mapping[tuple[str, int], Noted]
+) -> dict[str, frozenset[int]]:
+    """The incarnations of each stream whose rows are replayed: the last archived one, those of a fork's source, and the
+    timelines of a server that was restored.
+
+    A fork has the offsets of its source up to the point where it was forked, and a timeline those of the stream.
     """
-    empty = {key: 0 for key, one in noted.items() if one.incarnation and byte_position(one.tail_offset) == 0}
-    every = {**empty, **begins}
-    found: list[Life] = []
-    for stream, keys in groupby(sorted(every, reverse=True), lambda key: key[0]):
+    empty = {key for key, one in noted.items() if one.incarnation and byte_position(one.tail_offset) == 0}
+    found: dict[str, frozenset[int]] = {}
+    for stream, keys in groupby(sorted({*empty, *archived}, reverse=True), lambda key: key[0]):
         (_, last), *before = keys
-        own = [
-            last,
-            *(life for _, life in before if _is_inherited(life, noted.get((stream, last)), (stream, life) in noted)),
-        ]
-        begin = every[stream, own[-1]]
-        if begin > 0 and len(own) <= len(before):
-            told = f"{stream} was created again, and the archive lacks its first {begin} bytes"
-            raise ReplayError(f"{told}; exclude it with streams, or archive it from its beginning")
-        ends: int | None = None
-        for life in own:
-            found.append(Life(stream, life, ends))
-            ends = min(every[stream, life], every[stream, life] if ends is None else ends)
+        own = {life for _, life in before if _is_inherited(noted.get((stream, last)), life, noted.get((stream, life)))}
+        found[stream] = frozenset({last, *own})
     return found
 
 
-def _is_inherited(life: int, last: Noted | None, is_noted: bool) -> bool:
-    """Whether an incarnation is that of a fork's source. Otherwise it is that of a deleted stream."""
+def _is_inherited(last: Noted | None, life: int, of_life: Noted | None) -> bool:
+    """Whether an incarnation is part of the last one. Otherwise it is that of a deleted stream.
+
+    A stream that was seen with an inherited incarnation has the same beginning as the last one.
+    """
     first = last.first_life if last is not None else None
-    return life >= first if first is not None else not is_noted
+    if first is None:
+        return of_life is None
+    return life >= first and (of_life is None or of_life.first_life in (None, first))
 
 
 def written(last: Mapping[str, int], noted: Mapping[tuple[str, int], Noted]) -> dict[str, Noted]:
@@ -232,6 +303,22 @@ def _make(client: Client, path: str, content_type: str) -> Stream:
     return stream
 
 
+class StreamChecker:
+    """Checks the rows of streams, one stream after the other. Pickled for the tasks."""
+
+    def __init__(self, tails: Mapping[str, str]) -> None:
+        self._tails = dict(tails)  # of closed streams
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        for stream, own in groupby(rows, lambda row: row["stream"]):
+            first = next(own)
+            is_json = kind_of(first["content_type"]) is ContentKind.JSON
+            faults = faults_of(chain([first], own), is_json=is_json, tail=self._tails.get(stream))  # noqa: B031
+            if faults.gaps or faults.conflict is not None:
+                yield pa.RecordBatch.from_pydict({"stream": [stream], "faults": [msgspec.msgpack.encode(faults)]})
+
+
 class StreamWriter:
     """Writes rows to streams, one stream after the other. Pickled for the tasks."""
 
@@ -255,11 +342,14 @@ class StreamWriter:
 
 def without_repeats(rows: Iterator[dict[str, Any]], *, is_json: bool) -> Iterator[dict[str, Any]]:
     """Rows in order, without duplicates, which exist if an archive was started again in the same table."""
-    reached = 0
+    reached, last = 0, None
     for row in rows:
         first, value = row["order"], row["value"]
         if first is None:
-            yield row
+            place = (row["offset"], row["position"])
+            if place != last:
+                yield row
+            last = place
         elif is_json:
             if first >= reached:
                 yield row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
+from headwater.spark.positions import Place
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,22 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         options = self.reading()
         with options.connection.open(patient=patient) as client:
             return Planner(options, client).tails()
+
+    def tails_after(self, places: Mapping[str, Place]) -> dict[str, StreamInfo]:
+        """The same, if the server still has what a query has read up to these places. Otherwise DataLossError, unless
+        data loss is accepted."""
+        options = self.reading()
+        with options.connection.open() as client:
+            planner = Planner(options, client)
+            tails = planner.tails()
+            planner.advance(places, tails, limited=False)
+            return tails
+
+    def counts_bytes(self, paths: Iterable[str]) -> bool | None:
+        """Whether the offsets of the server count stored bytes; None if none of the streams exists."""
+        options = self.reading()
+        with options.connection.open() as client:
+            return Planner(options, client).is_extended(paths)
 
     def first_offset(self, path: str) -> str | None:
         """The first offset of a stream, if the server lists its streams."""

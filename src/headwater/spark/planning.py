@@ -6,10 +6,11 @@ and has offsets that count bytes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice, pairwise
 from typing import Any
 
@@ -316,6 +317,13 @@ class Planner:
             except (RequestError, ProtocolError):
                 self._catalogue.extended = False
         return self._catalogue.extended
+
+    def is_extended(self, paths: Iterable[str]) -> bool | None:
+        """Whether the server has Headwater's extensions, as one of these streams shows; None if none of them exists."""
+        for path in paths:
+            with contextlib.suppress(StreamNotFoundError, StreamGoneError):
+                return self._extends(self._client.stream(path))
+        return None
 
     def first_cut(self, path: str, place: Place, end: Place, size: int) -> Place | None:
         """The last offset at most this many bytes after another where a read may end; None if the server has none."""

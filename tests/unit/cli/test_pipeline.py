@@ -178,6 +178,8 @@ def test_jobs_of_one_file_do_not_share_what_they_write(
         (errors.OptionError(), WRONG_OPTIONS),
         (errors.DataLossError(), NEEDS_A_PERSON),
         (errors.BatchReusedError(), NEEDS_A_PERSON),
+        (errors.CheckpointMismatchError(), NEEDS_A_PERSON),
+        (errors.IncompleteArchiveError(), NEEDS_A_PERSON),
         (errors.ReplayError(), NEEDS_A_PERSON),
         (errors.UnauthorizedError(), NEEDS_A_PERSON),
     ],

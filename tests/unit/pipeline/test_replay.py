@@ -5,14 +5,33 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater import limits
 from headwater.client import Client, Stream
-from headwater.errors import NetworkError, ReplayError, SequenceRegressionError, StreamClosedError
-from headwater.pipeline.replay import Appends, Life, Messages, Noted, lives_of, without_repeats, write_back, written
+from headwater.errors import (
+    IncompleteArchiveError,
+    NetworkError,
+    ReplayError,
+    SequenceRegressionError,
+    StreamClosedError,
+)
+from headwater.pipeline.continuity import Faults
+from headwater.pipeline.lake import Lake
+from headwater.pipeline.replay import (
+    Appends,
+    Messages,
+    Noted,
+    check_noted,
+    lives_of,
+    report,
+    without_repeats,
+    write_back,
+    written,
+)
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -137,37 +156,70 @@ def test_appends_are_repeated_with_their_original_sizes(client: Client) -> None:
 
 def test_an_archive_that_was_started_again_in_the_same_table() -> None:
     def values(is_json: bool, *rows: tuple[int | None, bytes]) -> list[bytes]:
-        given = iter([{"order": order, "value": value} for order, value in rows])
+        places = [{"offset": "opaque", "position": number // 2} for number in range(len(rows))]
+        given = iter(
+            [{"order": order, "value": value, **place} for (order, value), place in zip(rows, places, strict=True)]
+        )
         return [row["value"] for row in without_repeats(given, is_json=is_json)]
 
     assert values(True, (0, b"1"), (0, b"1"), (2, b"22"), (2, b"22"), (5, b"3")) == [b"1", b"22", b"3"]
     assert values(False, (0, b"abc"), (0, b"ab"), (2, b"cde"), (5, b"f"), (5, b"f")) == [b"abc", b"de", b"f"]
-    assert values(True, (None, b"1"), (None, b"1")) == [b"1", b"1"]  # a server without byte positions
+    assert values(True, (None, b"1"), (None, b"1"), (None, b"1")) == [b"1", b"1"]  # a server without byte positions
 
 
 def noted(*lives: tuple[int, str | None], tail: int = 9) -> dict[tuple[str, int], Noted]:
     return {("a", life): Noted("a", str(life), "text/plain", f"{life}_{tail}", False, first) for life, first in lives}
 
 
+def lives(*archived: int, noted: dict[tuple[str, int], Noted]) -> set[int]:
+    return {*lives_of({("a", life) for life in archived}, noted)["a"]}
+
+
 def test_the_last_archived_incarnation_is_written() -> None:
     for first in (None, "2_0"):
-        assert lives_of({("a", 1): 0, ("a", 2): 0}, noted((1, None), (2, first))) == [Life("a", 2, None)]
-        assert lives_of({("a", 1): 0}, noted((1, None), (2, first))) == [Life("a", 1, None)]
-    assert lives_of({("a", 1): 0}, noted((1, None)) | noted((2, "2_0"), tail=0)) == [Life("a", 2, None)]
-
-
-@pytest.mark.parametrize("first", [None, "2_0"])
-def test_an_incarnation_whose_beginning_was_not_archived(first: str | None) -> None:
-    with pytest.raises(ReplayError, match="a was created again, and the archive lacks its first 6 bytes"):
-        lives_of({("a", 1): 0, ("a", 2): 6}, noted((1, None), (2, first)))
-    assert lives_of({("a", 2): 6}, noted((2, first))) == [Life("a", 2, None)]  # it was begun later
+        assert lives(1, 2, noted=noted((1, None), (2, first))) == {2}
+        assert lives(1, noted=noted((1, None), (2, first))) == {1}
+    assert lives(1, noted=noted((1, None)) | noted((2, "2_0"), tail=0)) == {2}
 
 
 def test_a_fork_is_written_with_what_it_has_from_its_source() -> None:
-    own, source = Life("a", 5, None), Life("a", 1, 6)
-    assert lives_of({("a", 1): 0, ("a", 5): 6}, noted((5, None))) == [own, source]
-    assert lives_of({("a", 1): 0, ("a", 5): 6}, noted((1, None), (5, "1_0"))) == [own, source]  # seen without its own
-    assert lives_of({("a", 0): 0, ("a", 1): 0, ("a", 5): 6}, noted((0, None), (5, "1_0"))) == [own, source]
+    assert lives(1, 5, noted=noted((5, None))) == {1, 5}
+    assert lives(1, 5, noted=noted((1, None), (5, "1_0"))) == {1, 5}  # seen without its own
+    assert lives(0, 1, 5, noted=noted((0, None), (5, "1_0"))) == {1, 5}
+
+
+def test_a_fork_in_the_place_of_a_stream_that_is_younger_than_its_source() -> None:
+    assert lives(1, 5, 9, noted=noted((5, "5_0"), (9, "1_0"))) == {1, 9}
+    assert lives(1, 5, 9, noted=noted((1, "1_0"), (5, "5_0"), (9, "1_0"))) == {1, 9}
+
+
+def test_a_stream_of_a_server_that_was_restored() -> None:
+    assert lives(1, 7, noted=noted((1, "1_0"), (7, "1_0"))) == {1, 7}
+    assert lives(1, 7, 9, noted=noted((1, "1_0"), (7, "1_0"), (9, "1_0"))) == {1, 7, 9}
+    assert lives(1, 7, 9, noted=noted((1, "1_0"), (7, "1_0"), (9, "9_0"))) == {9}  # created again after the restore
+
+
+def test_what_an_archive_lacks_is_told_for_all_streams(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lake = Lake(str(tmp_path / "raw"))
+    faults = {"b": Faults(["its first 6 bytes", "bytes 8 to 9"]), "a": Faults(["bytes 1 to 2"]), "c": Faults()}
+    told = "a lacks bytes 1 to 2, b lacks its first 6 bytes and 1 more gaps; nothing was written"
+    with pytest.raises(IncompleteArchiveError, match=told):
+        report(lake, faults, allow_gaps=False)
+    report(lake, faults, allow_gaps=True)
+    assert "b lacks its first 6 bytes" in caplog.text
+    many = {f"s{number}": Faults(["bytes 1 to 2"]) for number in range(8)}
+    with pytest.raises(IncompleteArchiveError, match="s4 lacks bytes 1 to 2 and 3 other streams; nothing"):
+        report(lake, many, allow_gaps=False)
+    for allow_gaps in (False, True):
+        with pytest.raises(IncompleteArchiveError, match=r"two versions of a stream.*c has two rows"):
+            report(lake, {**faults, "c": Faults(conflict="two rows with different data")}, allow_gaps=allow_gaps)
+    report(lake, {"c": Faults()}, allow_gaps=False)
+
+
+def test_rows_of_a_stream_that_the_table_of_streams_lacks(tmp_path: Path) -> None:
+    check_noted(Lake(str(tmp_path)), {"a"}, {"a", "b"})
+    with pytest.raises(IncompleteArchiveError, match=r"\.streams has no row of c, d"):
+        check_noted(Lake(str(tmp_path)), {"a", "c", "d"}, {"a"})
 
 
 def test_the_metadata_of_the_written_incarnation() -> None:

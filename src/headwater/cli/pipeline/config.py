@@ -107,6 +107,7 @@ class ReplayOptions(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields
     table: Annotated[str, about("The archive: a directory or a URL.")]
     to: Annotated[str | None, about("Write below this path. Default: to the streams' own paths.")] = None
     streams: Annotated[str | None, about("A glob over the streams of the archive. Default: all.")] = None
+    allow_gaps: Annotated[bool, about("Replay the rows that exist, although the archive lacks others.")] = False
 
     def inputs(self) -> dict[str, str]:
         return {"table": self.table}

@@ -67,6 +67,7 @@ class Applier:
         self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
         noted = self._commit_streams(lives, cuts, batch)
         merge_here(self._tables, self._layout, events, cuts, batch=batch)
+        commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(noted)
 
     def apply_buckets(self, run: Run, batch: Batch) -> None:
@@ -116,7 +117,7 @@ class Applier:
             commit(self._tables.remembered, added, removed, batch=work.batch, table=remembered)
         removed = _named(work.rows, {path for one in done for path in one.rows_removed})
         added = [file for one in done for file in one.rows]
-        commit(self._tables.rows, added, removed, batch=work.batch, table=table)
+        commit(self._tables.rows, added, removed, batch=work.batch, table=table, always=True)
 
 
 def _named(files: dict[int, list[File]], paths: set[str]) -> list[File]:

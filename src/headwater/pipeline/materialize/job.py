@@ -16,7 +16,7 @@ from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
 from headwater.pipeline.materialize.layout import Layout
 from headwater.pipeline.materialize.settings import Settings, checked
-from headwater.pipeline.materialize.tables import Tables, has_many_files, prepare, tables_at
+from headwater.pipeline.materialize.tables import Tables, group_of, has_many_files, prepare, tables_at
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
 from headwater.pipeline.upkeep import Upkeep
@@ -90,7 +90,7 @@ def materialize(
         spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
     )
     layout = columns.layout(rows)
-    settings = prepare(tables, settings, layout)
+    settings = prepare(tables, settings, layout, place)
     work = _Materializing(tables, settings, layout, place, upkeep)
     return start_query(rows, work.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
 
@@ -106,9 +106,13 @@ class _Materializing:
         self._checkpoint = checkpoint
         self._upkeep = upkeep
         self._applier: Applier | None = None
+        self._group = group_of(tables, layout, checkpoint)
 
     def work(self, rows: DataFrame, number: int, job: str) -> None:
-        batch = Batch(job, number, range_of(rows.sparkSession, self._checkpoint, number))
+        spark, table = rows.sparkSession, self._group.open()
+        batch = Batch(job, number, range_of(spark, self._checkpoint, number))
+        before = range_of(spark, self._checkpoint, number - 1) if number else None
+        self._group.check_before(table, batch, before)
         applier = self._applier
         if applier is None:
             applier = Applier(self._tables, self._layout)

@@ -18,7 +18,7 @@ _GONE = "_gone"
 
 
 def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: Batch) -> None:
-    """Apply the events of a batch, all of them in memory."""
+    """Apply the events of a batch, all of them in memory. If they change no row, nothing is committed to the table."""
     layout = msgspec.structs.replace(layout, payload=layout.payload.append(pa.field(BUCKET, pa.int32())))
     events = aligned(changes(events), layout.events)
     table = tables.rows.open()

@@ -17,6 +17,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from headwater import limits
 from headwater.errors import SchemaError
+from headwater.pipeline.belonging import TableGroup
+from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.features import check_writable
 from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, TIME, Layout, aligned
@@ -70,18 +72,27 @@ def tables_at(uri: str) -> Tables:
     return Tables(*(Lake(f"{uri}{name}") for name in names))
 
 
-def prepare(tables: Tables, settings: Settings, layout: Layout) -> Settings:
+def group_of(tables: Tables, layout: Layout, checkpoint: str | None = None) -> TableGroup:
+    """The tables that a job with this layout has, and its checkpoint."""
+    kept = {} if layout.sequence is None else {"tombstones": tables.remembered}
+    others = {"streams": tables.streams, "quarantine": tables.quarantine, **kept}
+    return TableGroup(tables.rows, others, beside(tables.rows.uri, "checkpoint", checkpoint))
+
+
+def prepare(tables: Tables, settings: Settings, layout: Layout, checkpoint: str | None = None) -> Settings:
     """Create the tables, or check existing ones and add missing columns. Returns the settings that apply."""
+    group = group_of(tables, layout, checkpoint)
     if tables.rows.exists():
         settings = _checked(tables.rows.open(), settings)
-    lasting = {_SETTINGS: json.dumps(settings.lasting())}
-    partitions = [BUCKET, CURRENT] if layout.is_history else [BUCKET]
     _check(tables, layout)
-    _fit(tables.rows, layout.rows, partitions, lasting)
+    group.check()
     if layout.sequence is not None:
         _fit(tables.remembered, layout.remembered, [BUCKET], {})
     tables.streams.create(_STREAMS)
     tables.quarantine.create(QUARANTINE)
+    lasting = {_SETTINGS: json.dumps(settings.lasting()), **group.properties()}
+    partitions = [BUCKET, CURRENT] if layout.is_history else [BUCKET]
+    _fit(tables.rows, layout.rows, partitions, lasting)  # last: an existing table has the others beside it
     return settings
 
 
@@ -219,10 +230,16 @@ def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], batch: Batc
 
 
 def commit(
-    lake: Lake, added: Sequence[File], removed: Sequence[File], *, batch: Batch, table: DeltaTable | None = None
+    lake: Lake,
+    added: Sequence[File],
+    removed: Sequence[File],
+    *,
+    batch: Batch,
+    table: DeltaTable | None = None,
+    always: bool = False,
 ) -> None:
-    """Commit files, unless there are none or the batch was committed before."""
-    if not added and not removed:
+    """Commit files, unless the batch was committed before. Without files, the batch is committed if `always` is set."""
+    if not added and not removed and not always:
         return
     table = table or lake.open()
     if not batch.is_done(table):

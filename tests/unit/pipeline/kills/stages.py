@@ -162,50 +162,36 @@ class Replayed(Scene):
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        def parts_of(offset: str) -> tuple[int, int]:
-            life, _, begin = offset.partition("_")
-            return int(life), int(begin)
-
-        def begins(self: _Replaying, version: int) -> dict[tuple[str, int], int]:
+        def archived(self: _Replaying, version: int) -> set[tuple[str, int]]:
             rows = scan(self._spark, self._lake, version, sorted(paths_of(self._lake, version)), ["stream", "offset"])
-            least: dict[tuple[str, int], int] = {}
-            for row in rows.toArrow().to_pylist():
-                life, begin = parts_of(row["offset"])
-                least[row["stream"], life] = min(begin, least.get((row["stream"], life), begin))
-            return least
+            return {(row["stream"], int(row["offset"].partition("_")[0])) for row in rows.toArrow().to_pylist()}
 
-        def sorted_rows(self: _Replaying, version: int, lives: list[Any]) -> _Sorted:
-            columns = ("stream", "offset", "position", "order", "content_type", "value", "append_end")
+        def sorted_rows(self: _Replaying, version: int, lives: dict[str, Any]) -> _Sorted:
+            columns = ("stream", "offset", "position", "order", "content_type", "value", "append_end", "continues_at")
             rows = scan(self._spark, self._lake, version, sorted(paths_of(self._lake, version)), columns)
             return _Sorted(self._spark, rows.toArrow())
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_Replaying, "_begins", begins)
+            patch.setattr(_Replaying, "_archived", archived)
             patch.setattr(_Replaying, "_rows", sorted_rows)
             patch.setattr(limits, "PIPELINE_REPLAY_MESSAGES", 2)
             yield
 
 
-class _Sorted:
+class _Sorted(Rows):
     """The rows of an archive, of which each stream is a partition."""
 
     def __init__(self, session: Any, rows: pa.Table) -> None:
-        self._session = session
-        self._rows = rows
-
-    def repartition(self, column: str) -> _Sorted:
-        assert column == "stream"
-        return self
-
-    def sortWithinPartitions(self, *_: str) -> _Sorted:  # noqa: N802
-        return self
-
-    def drop(self, column: str) -> Rows:
-        assert column == "life"
-        rows = self._rows.sort_by([("stream", "ascending"), ("order", "ascending")])
+        rows = rows.sort_by([("stream", "ascending"), ("order", "ascending")])
         names = rows.column("stream").to_pylist()
         parts = [rows.take([n for n, name in enumerate(names) if name == one]) for one in dict.fromkeys(names)]
-        return Rows(self._session, [*parts, rows.slice(0, 0)])
+        super().__init__(session, [*parts, rows.slice(0, 0)])
+
+    def persist(self, *_: Any) -> _Sorted:
+        return self
+
+    def unpersist(self) -> None:
+        """Nothing was stored."""
 
 
 class Snapshots(Scene):

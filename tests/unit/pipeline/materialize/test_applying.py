@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headwater.errors import BatchReusedError, OptionError
+from headwater.errors import BatchReusedError, CheckpointMismatchError, OptionError
 from headwater.pipeline.lake import Batch
 from headwater.pipeline.materialize import applying, merges
 from headwater.pipeline.materialize.applying import Applier
@@ -270,13 +271,68 @@ def test_a_path_that_became_a_fork_of_an_older_stream(
     assert (lives["m"], lives["n"], lives["o"]) == (3, 3, 7)
 
 
-def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path) -> None:
+def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed before its last commit, which is that of the table."""
     layout = Layout(PAYLOAD)
     tables = tables_at(str(tmp_path / "t"))
     prepare(tables, Settings(buckets=BUCKETS, scd=1), layout)
     place = {"stream": "a", "incarnation": 1, "order": 0, "begin": 0, "updated_at": 0}
     bad = prepared([{**place, "bad": "no event", "message": "{}"}])
-    Applier(tables, layout).apply_here(bad, Batch("job", 0, made_of=1))
+    with monkeypatch.context() as patch:
+        Killer(patch, {2: "before"}.get)
+        with pytest.raises(KilledError):
+            Applier(tables, layout).apply_here(bad, Batch("job", 0, made_of=1))
     Applier(tables, layout).check(Batch("job", 0, made_of=1))
     with pytest.raises(BatchReusedError, match="quarantine"):
         Applier(tables, layout).check(Batch("job", 0, made_of=2))
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+def test_a_batch_that_changes_no_row_is_committed_to_the_table(tmp_path: Path, path: str) -> None:
+    """The table has every batch, so a table that lacks the last one is not the table of the checkpoint."""
+    layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS), layout)
+    other = {**change(1, 9, "u"), "type": None, "key": None, "value": None, "control": OTHER}
+    for number, rows in enumerate([[change(1, 0, "k")], [other], []]):
+        applier, events, batch = Applier(tables, layout), prepared(rows), Batch("job", number, made_of=number)
+        if path == "merge":
+            applier.apply_here(events, batch)
+        else:
+            applier.apply_buckets(in_buckets(events), batch)
+        assert tables.rows.open().transaction_version("job") == number
+    assert [row["key"] for row in tables.rows.open().to_pyarrow_table().to_pylist()] == ["k"]
+
+
+@pytest.mark.parametrize("missing", ["streams", "quarantine", "remembered"])
+def test_a_table_beside_the_table_that_is_missing(tmp_path: Path, missing: str) -> None:
+    layout, tables = Layout(PAYLOAD, sequence=pa.int64()), tables_at(str(tmp_path / "t"))
+    settings = Settings(buckets=BUCKETS)
+    prepare(tables, settings, layout)
+    apply(tables, layout, "merge", [change(1, 0, "k")])
+    lake = getattr(tables, missing)
+    shutil.move(lake.uri, tmp_path / "moved")
+    with pytest.raises(
+        CheckpointMismatchError, match=f"{lake.uri}, which belongs to {tables.rows.uri}, does not exist"
+    ):
+        prepare(tables, settings, layout)
+    assert not lake.exists()
+    lake.create(pa.schema([("stream", pa.string())]))
+    with pytest.raises(CheckpointMismatchError, match=f"{lake.uri} is not the table that belongs to"):
+        prepare(tables, settings, layout)
+    shutil.rmtree(lake.uri)
+    shutil.move(tmp_path / "moved", lake.uri)
+    prepare(tables, settings, layout)
+    shutil.rmtree(tables.rows.uri)
+    if missing != "quarantine":  # which has no rows yet
+        with pytest.raises(CheckpointMismatchError, match=f"belongs to {tables.rows.uri}, which does not exist"):
+            prepare(tables, settings, layout)
+        assert not tables.rows.exists()
+
+
+def test_tables_of_a_job_that_was_killed_while_it_created_them(tmp_path: Path) -> None:
+    layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
+    prepare(tables, Settings(buckets=BUCKETS), layout)
+    shutil.rmtree(tables.rows.uri)  # the last one
+    shutil.rmtree(tables.quarantine.uri)
+    prepare(tables, Settings(buckets=BUCKETS), layout)
+    assert apply(tables, layout, "merge", [change(1, 0, "k")]) == ["k"]

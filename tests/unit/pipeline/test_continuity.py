@@ -1,0 +1,139 @@
+"""Rows that are missing in an archive are found, whatever the rows, and so are two versions of the same data."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headwater.pipeline.archive import linked
+from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
+from headwater.spark.positions import Place
+
+KINDS = [True, False]  # JSON, or bytes
+
+
+def rows_of(values: list[bytes], *, is_json: bool, begin: int = 0, offset: str = "7_0") -> list[dict[str, Any]]:
+    """The rows that a server that counts bytes gives: a JSON message takes a byte more than its text."""
+    rows = []
+    for number, value in enumerate(values):
+        rows.append({"offset": offset, "position": number, "order": begin, "value": value})
+        begin += len(value) + (1 if is_json else 0)
+    return rows
+
+
+def values_of(chance: random.Random) -> list[bytes]:
+    return [b"1" * chance.randint(1, 9) for _ in range(chance.randint(2, 12))]
+
+
+def end_of(rows: list[dict[str, Any]], *, is_json: bool) -> int:
+    return int(rows[-1]["order"]) + len(rows[-1]["value"]) + (1 if is_json else 0)
+
+
+@pytest.mark.parametrize("is_json", KINDS)
+@pytest.mark.parametrize("seed", range(50))
+def test_any_missing_row_is_found(seed: int, is_json: bool) -> None:
+    chance = random.Random(seed)
+    rows = rows_of(values_of(chance), is_json=is_json)
+    tail = f"7_{end_of(rows, is_json=is_json)}"
+    assert faults_of(rows, is_json=is_json, tail=tail) == Faults()
+    twice = sorted([*rows, *chance.sample(rows, 2)], key=lambda row: row["order"])
+    assert faults_of(twice, is_json=is_json, tail=tail) == Faults()
+    for missing in range(len(rows)):
+        left = rows[:missing] + rows[missing + 1 :]
+        faults = faults_of(left, is_json=is_json, tail=tail)
+        assert faults.conflict is None
+        begin, end = rows[missing]["order"], tail if missing == len(left) else rows[missing + 1]["order"]
+        end = int(str(end).rpartition("_")[2])
+        assert faults.gaps == [f"bytes {begin} to {end}" if begin else f"its first {end} bytes"]
+
+
+def test_a_missing_end_is_only_known_of_a_closed_stream() -> None:
+    rows = rows_of([b"1", b"22"], is_json=True)
+    assert faults_of(rows[:1], is_json=True) == Faults()
+    assert faults_of(rows[:1], is_json=True, tail="7_5") == Faults(["bytes 2 to 5"])
+    assert faults_of([], is_json=True, tail="7_5") == Faults(["its first 5 bytes"])
+
+
+def test_other_data_at_the_same_position() -> None:
+    """As after a restore of the server, when the archive accepted the loss."""
+    rows = rows_of([b"1", b"22", b"3"], is_json=True)
+    for order, value in ((2, b"99"), (2, b"9"), (2, b"222"), (3, b"2"), (5, b"4")):
+        other = {"offset": "7_0", "position": 1, "order": order, "value": value}
+        mixed = sorted([*rows, other], key=lambda row: row["order"])
+        assert faults_of(mixed, is_json=True).conflict is not None, (order, value)
+    text = rows_of([b"abc", b"def"], is_json=False)
+    for order, value in ((0, b"x"), (1, b"bcd!"), (2, b"cX"), (5, b"ff")):
+        other = {"offset": "7_0", "position": 9, "order": order, "value": value}
+        mixed = sorted([*text, other], key=lambda row: row["order"])
+        conflict = faults_of(mixed, is_json=False).conflict
+        assert (conflict is None) == (value == b"ff"), (order, value)  # the last one only continues
+
+
+def test_bytes_that_were_archived_twice_in_other_pieces() -> None:
+    text = bytes(range(100))
+    for seed in range(50):
+        chance = random.Random(seed)
+        rows: list[dict[str, Any]] = []
+        for _ in range(3):
+            cuts = sorted({0, 100, *(chance.randrange(100) for _ in range(5))})
+            rows += [
+                {"offset": "7_0", "position": begin, "order": begin, "value": text[begin:end]}
+                for begin, end in pairwise(cuts)
+            ]
+        rows.sort(key=lambda row: row["order"])
+        assert faults_of(rows, is_json=False, tail="7_100") == Faults()
+        rows[chance.randrange(len(rows))]["value"] = b"\xff" * 3
+        assert faults_of(rows, is_json=False).conflict is not None
+
+
+# Servers whose offsets do not count bytes
+
+
+def archived(ranges: list[tuple[Place, list[bytes], Place]], *, is_json: bool) -> list[dict[str, Any]]:
+    """The rows of batches: where each begins, its values, and where it ends. Tasks get them in small tables."""
+    rows = []
+    for start, values, end in ranges:
+        position, found = start.skip, []
+        for value in values:
+            found.append({"stream": "s", "offset": start.offset, "position": position, "order": None, "value": value})
+            position += 1 if is_json else len(value)
+        tables = [pa.Table.from_pylist(found[at : at + 2]) for at in range(0, len(found), 2)]
+        rows += [row for table in linked(tables, {"s": end}) for row in table.to_pylist()]
+    return rows
+
+
+@pytest.mark.parametrize("is_json", KINDS)
+def test_any_missing_row_of_another_server_is_found(is_json: bool) -> None:
+    middle = Place("b", 3 if is_json else 6)
+    ranges = [
+        (Place(), [b"1", b"22", b"3"], Place("a")),
+        (Place("a"), [b"4"], Place("b")),
+        (Place("b"), [b"1", b"22", b"333"], middle),  # a batch that a limit ends inside an append
+        (middle, [b"5", b"6"], Place("c", ended=True)),
+    ]
+    rows = archived(ranges, is_json=is_json)
+    assert [row[CONTINUES_AT] for row in rows] == ["", "", "a", "b", "", "", str(middle), "", "c ended"]
+    assert faults_of(rows, is_json=is_json, tail="c") == Faults()
+    doubled = [row for row in rows for _ in range(2)]
+    assert faults_of(doubled, is_json=is_json, tail="c") == Faults()
+    for missing in range(len(rows)):
+        faults = faults_of(rows[:missing] + rows[missing + 1 :], is_json=is_json, tail="c")
+        assert (len(faults.gaps), faults.conflict) == (1, None), missing
+    doubled[1] = {**doubled[1], "value": b"other"}
+    assert faults_of(doubled, is_json=is_json).conflict is not None
+
+
+def test_the_rows_of_many_streams_in_one_task() -> None:
+    rows = [{"stream": stream, "n": n} for stream in "abc" for n in range(3)]
+    ends = {"a": Place("x"), "b": Place("y", 2), "c": Place("z")}
+    for size in (1, 2, 3, 4, 9):
+        tables = [pa.Table.from_pylist(rows[at : at + size]) for at in range(0, 9, size)]
+        found = [row for table in linked(tables, ends) for row in table.to_pylist()]
+        assert [row[CONTINUES_AT] for row in found] == ["", "", "x", "", "", "y+2", "", "", "z"]
+        assert [{"stream": row["stream"], "n": row["n"]} for row in found] == rows
+    assert list(linked([], ends)) == []
+    assert [table[CONTINUES_AT].to_pylist() for table in linked([pa.Table.from_pylist(rows)], None)] == [[None] * 9]
