@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow.fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from headwater.errors import UnsupportedTableError
 
-_READ = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+_READ = frozenset({"timestampNtz"})  # delta-rs refuses a dataset of a table with others when it is read
 _WRITTEN = _READ | {"appendOnly", "changeDataFeed", "invariants"}
 _MAPPING = "delta.columnMapping.mode"
 _APPEND_ONLY = "delta.appendOnly"
@@ -72,7 +73,10 @@ def _named(values: Mapping[str, object], names: Mapping[str, str]) -> set[str]:
 
 def refuse_unknown(uri: str, files: pyarrow.fs.PyFileSystem) -> None:
     """Refuse a table that delta-rs cannot open, if its log names a feature that is not known here."""
-    protocol = _newest_protocol(files)
+    try:
+        protocol = _newest_protocol(files)
+    except (OSError, ValueError, DeltaError):  # the log cannot be read either, as the caller's error says
+        return
     used = set(protocol.get("readerFeatures") or ())
     if protocol.get("minReaderVersion", 0) > 3:
         used.add(f"reader version {protocol['minReaderVersion']}")

@@ -212,6 +212,7 @@ def _checkpoint_in_parts(table: Path) -> None:
 
 
 def _compacted_log(table: Path) -> None:
+    _change_data_feed(table)
     DeltaTable(table).compact_logs(0, DeltaTable(table).version())
     assert [name for name in os.listdir(table / "_delta_log") if name.endswith(".compacted.json")]
 
@@ -260,7 +261,7 @@ FEATURES = {
     "append only": Feature("appendOnly", _append_only, readable=True, writable=True, removable=False),
     "change data feed": Feature("changeDataFeed", _change_data_feed, readable=True, writable=True),
     "timestamps without zone": Feature("timestampNtz", _flag("timestampNtz"), readable=True, writable=True),
-    "a check by vacuum": Feature("vacuumProtocolCheck", _flag("vacuumProtocolCheck"), readable=True, writable=True),
+    "a check by vacuum": Feature("vacuumProtocolCheck", _flag("vacuumProtocolCheck")),
     "a checkpoint": Feature("", _classic_checkpoint, readable=True, writable=True),
     "a checkpoint in parts": Feature("", _checkpoint_in_parts, readable=True, writable=True),
     "a compacted log": Feature("", _compacted_log, readable=True, writable=True),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
 
 from headwater.errors import UnsupportedTableError
 from headwater.pipeline.lake import Batch, Lake
@@ -61,3 +62,16 @@ def test_features_that_are_known(tmp_path: Path) -> None:
     lake = Lake(str(table))
     lake.commit(lake.create(ROWS.schema), [lake.write(ROWS, {})], batch=Batch("job", 0, 0))
     assert lake.open().count() == 10
+
+
+@pytest.mark.parametrize("line", ["{", '{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}'])
+def test_a_log_that_is_damaged_is_not_taken_for_an_unknown_feature(tmp_path: Path, line: str) -> None:
+    table = table_at(tmp_path / "t")
+    (table / "_delta_log" / f"{0:020d}.json").write_text(line)
+    with pytest.raises(DeltaError):
+        Lake(str(table)).open()
+
+
+def test_a_version_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(DeltaError):
+        Lake(str(table_at(tmp_path / "t"))).open(7)
