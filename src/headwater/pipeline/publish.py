@@ -15,7 +15,7 @@ from functools import reduce
 from pathlib import Path
 
 import msgspec
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
@@ -174,6 +174,8 @@ class _State(msgspec.Struct):
     settings: _Settings | None = None  # checkpoints of earlier versions do not have the last two
     sent_to: Identity | None = None  # also None if no row was sent yet
     skipped: list[Skipped] = []  # the last versions that could not be published
+    sent_up_to: str | None = None  # the end of the target after the last rows
+    files: str | None = None  # a hash of the files of the published version
 
 
 def published_version(directory: Path) -> int | None:
@@ -202,6 +204,7 @@ class _Publishing:
         state = self._load()
         version = self._lake.open().version()
         if not self._has_checked or state.publishing is not None or version != state.published:
+            self._check_source(state)
             self._check_target(state)
         if state.publishing is not None:
             try:
@@ -230,6 +233,9 @@ class _Publishing:
         rows = self._send(state.published, state.publishing or 0, state.id)
         if rows and state.sent_to is None:
             state.sent_to = self._target.identity()
+        if rows:
+            state.sent_up_to = self._target.end()
+        state.files = self._hash(state.publishing or 0)
         state.published, state.publishing = state.publishing, None
         self._save(state)
         return Step(rows=rows)
@@ -286,7 +292,7 @@ class _Publishing:
             raise DataLossError(f"{told}; start with a new checkpoint and target") from error
 
     def _load(self) -> _State:
-        saved, table = load(self._file), str(self._lake.open().metadata().id)
+        saved, table = load(self._file), self._id()
         if saved is None:
             return _State(uuid.uuid4().hex, table, self._target.name, settings=self._settings)
         state = msgspec.json.decode(saved, type=_State)
@@ -303,6 +309,23 @@ class _Publishing:
                 raise OptionError(f"{told}; use another checkpoint and target")
         return state
 
+    def _id(self) -> str:
+        try:
+            return str(self._lake.open().metadata().id)
+        except TableNotFoundError:
+            told = f"{self._lake.uri} does not exist any more"
+            raise DataLossError(f"{told}; restore it, or start with a new checkpoint and target") from None
+
+    def _hash(self, version: int) -> str:
+        """A hash of the files of a version. Files have names that are used once."""
+        return hashlib.sha256("\n".join(sorted(self._paths(version))).encode()).hexdigest()
+
+    def _check_source(self, state: _State) -> None:
+        """Check that the published version is the same one. It is not if the table was set back and grew again."""
+        if state.published is not None and state.files not in (None, self._hash(state.published)):
+            told = f"version {state.published} of {self._lake.uri} has other files than when it was published"
+            raise DataLossError(f"{told}: the table was set back; start with a new checkpoint and target")
+
     def _check_target(self, state: _State) -> None:
         """Check that the target is the same one, because differences need the earlier versions. Its URL may change."""
         url = (state.settings or self._settings).url
@@ -312,6 +335,9 @@ class _Publishing:
                 again = "was deleted and created again, or is on another server"
                 told = f"{self._target.name}, the target, {'does not exist any more' if found is None else again}"
                 raise DataLossError(f"{told}; start with a new checkpoint, which publishes all rows again")
+            if state.sent_up_to is not None and (why := self._target.lacks(state.sent_up_to)) is not None:
+                told = f"{self._target.name}, the target, lacks rows that were published, after a restore of its server"
+                raise DataLossError(f"{told} ({why}); start with a new checkpoint, which publishes all rows again")
             if url != self._settings.url and not found.is_surely(state.sent_to):
                 raise OptionError(f"the checkpoint {self._file.parent} belongs to the server {url}; use another one")
         state.settings = self._settings

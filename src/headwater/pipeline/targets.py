@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import TypeVar
+
 import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headwater.client import Client
-from headwater.errors import HeadwaterError, OptionError, ServerError, StreamGoneError, StreamNotFoundError
+from headwater.client import Client, StreamInfo, Table
+from headwater.errors import (
+    HeadwaterError,
+    InvalidOffsetError,
+    OffsetGoneError,
+    OptionError,
+    ProtocolError,
+    RequestError,
+    ServerError,
+    StreamGoneError,
+    StreamNotFoundError,
+    UnauthorizedError,
+)
+from headwater.protocol.tables.rows import Row
 from headwater.spark.options import write_options
 from headwater.spark.positions import incarnation
+from headwater.spark.tables.places import RowPlace, from_json, place_after, to_json
+
+T = TypeVar("T")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -67,24 +87,77 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     def identity(self) -> Identity | None:
         """The identity of the target; None if it does not exist."""
-        with write_options(self._connection()).connection.open() as client:
+        with self._open() as client:
             try:
                 if self.to is None:
                     client.table(self.to_table or "").info()
                     return Identity(None, self._created_at(client))
-                return Identity(incarnation(client.stream(self.to).head().tail_offset), self._created_at(client))
+                tail, listed = client.stream(self.to).head().tail_offset, self._listed(client)
+                first = listed.first_offset if listed is not None else None  # a restore does not change it
+                return Identity(incarnation(first or tail), listed.created_at if listed is not None else None)
             except (StreamNotFoundError, StreamGoneError):
                 return None
 
-    def _created_at(self, client: Client) -> str | None:
-        """The time of creation; None if the server does not list its streams, or not for this token."""
-        try:
+    def end(self) -> str | None:
+        """The current end of the target, as text for `lacks`; None if it is empty."""
+        with self._open() as client:
+            if self.to is not None:
+                return client.stream(self.to).head().tail_offset
+            table = client.table(self.to_table or "")
+            row = _row(table, table.info().last_seqno or 0)
+            return None if row is None else json.dumps(to_json(place_after(row)))
+
+    def lacks(self, end: str) -> str | None:
+        """Why the target does not have its data up to an earlier end any more; None if it has."""
+        with self._open() as client:
             if self.to is None:
-                name = self.to_table or ""
-                return next((one.created_at for one in client.tables(name, page_size=1) if one.name == name), None)
-            path = self.to.strip("/")
-            return next((one.created_at for one in client.list(path, page_size=1) if one.path == path), None)
-        except HeadwaterError as error:
-            if error.retryable or isinstance(error, ServerError):
-                raise
-            return None
+                return _lacks_row(client.table(self.to_table or ""), from_json(json.loads(end)))
+            try:
+                client.stream(self.to).splits(offset=end, parts=1)
+            except (OffsetGoneError, InvalidOffsetError) as error:
+                return str(error)
+            except (RequestError, ProtocolError) as error:
+                if error.retryable or isinstance(error, UnauthorizedError):
+                    raise
+            return None  # also if the server cannot tell
+
+    def _open(self) -> Client:
+        return write_options(self._connection()).connection.open()
+
+    def _created_at(self, client: Client) -> str | None:
+        """The time of creation of a table; None if the server does not list its tables, or not for this token."""
+        name = self.to_table or ""
+        tables = _if_listed(lambda: list(islice(client.tables(name, page_size=1), 1)))
+        return next((one.created_at for one in tables or () if one.name == name), None)
+
+    def _listed(self, client: Client) -> StreamInfo | None:
+        """The stream in the list of the server; None if it does not list its streams, or not for this token."""
+        path = (self.to or "").strip("/")
+        streams = _if_listed(lambda: list(islice(client.list(path, page_size=1), 1)))
+        return next((one for one in streams or () if one.path == path), None)
+
+
+def _if_listed(find: Callable[[], list[T]]) -> list[T] | None:
+    try:
+        return find()
+    except HeadwaterError as error:
+        if error.retryable or isinstance(error, ServerError):
+            raise
+        return None
+
+
+def _row(table: Table, seqno: int) -> Row | None:
+    if seqno < 1:
+        return None
+    with table.rows(since_id=seqno - 1, until_id=seqno) as reader:
+        return next(iter(reader), None)
+
+
+def _lacks_row(table: Table, place: RowPlace) -> str | None:
+    info = table.info()
+    if (info.last_seqno or 0) < place.seqno:
+        return f"it ends at row {info.last_seqno or 0}"
+    row = _row(table, place.seqno)
+    if row is None:
+        return f"it has no row {place.seqno}" if info.gapless else None  # it may have been compacted away
+    return None if place_after(row) == place else f"row {place.seqno} is another one"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-from headwater.client import Client
+from headwater.client import Client, Put
 from headwater.errors import DataLossError, OptionError
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.publish import STATE_FILE, Shape, _Publishing, published_version
 from headwater.pipeline.targets import Identity, Target
+from tests.restores import Restorable
 from tests.servers import Server
 
 
@@ -128,3 +131,59 @@ def test_a_server_that_does_not_identify_targets() -> None:
     assert not silent.is_surely(silent)
     assert known.is_other_than(Identity("1", "2027"))
     assert known.is_other_than(Identity("2", None))
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize("grown", [0, 1, 9])
+def test_a_target_that_lost_published_rows_in_a_restore_is_refused(tmp_path: Path, is_table: bool, grown: int) -> None:
+    servers, moments = Restorable(), _Moments(tmp_path)
+
+    def append(url: str, count: int) -> None:
+        with Client(url) as client:
+            if is_table:
+                client.table("t").append([Put(f"k{count}", f"{count} {n}") for n in range(count)])
+            else:
+                client.stream("t").append_many([f"{count} {n}" for n in range(count)])
+
+    def target(url: str) -> Target:
+        return Target(url=url, to_table="t") if is_table else Target(url=url, type="thing", to="t")
+
+    with servers.serve() as server, Client(server.url) as client:
+        (client.table("t") if is_table else client.stream("t")).create()
+        append(server.url, 2)
+        moments.run(target(server.url), rows=1)
+        servers.save()
+    servers.restore()
+    with servers.serve() as server:  # nothing that was published is lost
+        append(server.url, 3)
+        moments.change()
+        assert moments.run(target(server.url), rows=1) == 1
+        moments.change()
+        assert moments.run(target(server.url), rows=1) == 1
+    servers.restore()
+    with servers.serve() as server:
+        if grown:
+            append(server.url, grown)
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="lacks rows that were published, after a restore"):
+                moments.run(target(server.url), rows=1)
+            moments.change()
+
+
+def test_a_table_that_was_set_back_and_grew_again_is_refused(tmp_path: Path) -> None:
+    moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
+    table, saved = tmp_path / "table", tmp_path / "saved"
+    shutil.copytree(table, saved)
+    rows = pa.table({"id": ["a"], "name": ["b"]})
+    write_deltalake(table, rows, mode="append")
+    moments.run(target)
+    shutil.rmtree(table)
+    with pytest.raises(DataLossError, match="table does not exist any more; restore it"):
+        moments.run(target)
+    shutil.copytree(saved, table)
+    with pytest.raises(DataLossError, match=r"version 1 of .* which was published last, is not in its log"):
+        moments.run(target)
+    for _ in range(2):
+        write_deltalake(table, rows, mode="append")
+        with pytest.raises(DataLossError, match=r"version 1 of .* has other files than when it was published"):
+            moments.run(target)
