@@ -14,7 +14,7 @@ from headwater.positions import Position
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
 from headwater.protocol.tables.escaping import Escape, unescape
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import Following, is_final
 from headwater.protocol.tables.rows import ADD, Row, escaped
 
 AT_ONCE = "0"  # the `timeout` of a read that is not held open
@@ -25,6 +25,9 @@ class TableReading:
 
     `query` is sent with every request. With `attempts` the read fails after that many attempts, otherwise the client's
     retry settings apply. `last_row` is the last delivered row, at which the Following starts.
+
+    After an error, another `flow` continues after the last delivered row, unless the error is final: then it raises it
+    again (`failure`).
     """
 
     def __init__(
@@ -46,9 +49,14 @@ class TableReading:
         self._accept = MEDIA_TYPE if following.table is None else format_table_type(following.table)
         self._encoding = IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP
         self._told_tail = False
+        self.failure: HeadwaterError | None = None
 
     def flow(self) -> Flow[None]:
         session, following = self._session, self.following
+        if self.failure is not None:
+            raise self.failure
+        following.resume()
+        self._told_tail = False
         while not following.ended:
             started = session.clock()
             try:
@@ -58,6 +66,8 @@ class TableReading:
                 yield CloseReply()
                 self._told_tail = False
                 error.url = error.url or self._url
+                if is_final(error):
+                    self.failure = error
                 yield from pause(session, error, following.failed(error, self._attempts))
                 continue
             yield CloseReply()
@@ -87,9 +97,28 @@ class TableReading:
     def _emit(self, rows: list[Row]) -> Flow[None]:
         following = self.following
         self._told_tail = following.up_to_date
+        position = following.position or 0
         if self._is_escaped():
-            rows = [_unescaped(row) for row in rows]
-        yield Emit(Batch(rows, Position(str(following.position or 0)), following.up_to_date, following.closed))
+            position, rows = self._unescaped(position, rows)
+        if rows or self.failure is None:
+            yield Emit(Batch(rows, Position(str(position)), following.up_to_date, following.closed))
+        if self.failure is not None:
+            raise self.failure
+
+    def _unescaped(self, position: int, escaped_rows: list[Row]) -> tuple[int, list[Row]]:
+        """The rows before the first one that is not escaped correctly, and the position after them.
+
+        The Following has already taken such a row, so the error is final.
+        """
+        rows: list[Row] = []
+        for row in escaped_rows:
+            try:
+                key, record = unescape(row.key), unescape(row.record)
+            except ValueError as error:
+                self.failure = InvalidRowError(f"row {row.seqno}: {error}")
+                return rows[-1].seqno if rows else row.seqno - 1, rows
+            rows.append(msgspec.structs.replace(row, key=key, record=record))
+        return position, rows
 
     def _is_escaped(self) -> bool:
         table = self.following.table
@@ -103,13 +132,6 @@ class TableReading:
             read_timeout_s=self._session.timeouts.long_poll_s,
             guarded=True,
         )
-
-
-def _unescaped(row: Row) -> Row:
-    try:
-        return msgspec.structs.replace(row, key=unescape(row.key), record=unescape(row.record))
-    except ValueError as error:
-        raise InvalidRowError(f"row {row.seqno}: {error}") from None
 
 
 def active(

@@ -313,12 +313,13 @@ def test_a_hostile_server_ends_in_a_clear_error(
         reader = client.table(server.url).follow()
         with pytest.raises(error) as caught:
             taken.extend(row.seqno for row in reader)
+        report_count = len(reports)
         with pytest.raises(error):  # it does not look like the end of the table to whoever goes on
             next(iter(reader))
     assert taken == expected
     assert server.url in str(caught.value)
     assert caught.value.retryable is (error is errors.NetworkError)
-    assert len(reports) < 10
+    assert report_count < 10
     assert max(server.sent_bytes) < limits.FOLLOW_REPEATED_BYTES_MAX + 20_000_000  # of an answer without end
 
 

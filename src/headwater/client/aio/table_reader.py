@@ -11,7 +11,6 @@ from headwater.client.aio.transport import AsyncTransport
 from headwater.client.effects import Batch, Progress
 from headwater.client.forking import Unpicklable
 from headwater.client.table_reading import TableReading
-from headwater.errors import HeadwaterError
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.rows import Row
 
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
 class AsyncTableReader(Unpicklable):
     """A read of one table. Iterate over it for rows, or over `batches()`; both continue from the same row.
 
-    `seqno` is the SeqNo of the last delivered row: pass it as `since_id` to continue later.
-    An error is final. The rows before it were delivered, and iterating again raises it again.
+    `seqno` is the SeqNo of the last delivered row: pass it as `since_id` to continue later. The rows before an error
+    were delivered, and iterating again continues after them. Errors that later rows would hide are final and raised
+    again: HistoryChangedError (but not RowsGoneError), RowOrderError, SchemaChangedError, and a row that cannot be
+    unescaped.
 
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
@@ -39,11 +40,13 @@ class AsyncTableReader(Unpicklable):
     """
 
     def __init__(self, client: AsyncClient, reading: TableReading) -> None:
+        self._client = client
+        self._reading = reading
         self._following = reading.following
         self._transport = AsyncTransport(client._pools, client._session)
-        self._arrived: AsyncGenerator[Batch[Any], None] = client._drive(Progress(reading.flow()), self._transport)
+        self._arrived: AsyncGenerator[Batch[Any], None] | None = None
+        self._ended = False
         self._rest: Iterator[Row] = iter(())
-        self._failure: HeadwaterError | None = None
         self.seqno = reading.following.position
 
     @property
@@ -95,19 +98,26 @@ class AsyncTableReader(Unpicklable):
 
         The iteration then ends. Closing it again has no effect.
         """
+        self._ended = True
         await self._transport.interrupt()
-        with contextlib.suppress(RuntimeError):  # it is running and will see the interruption
-            await self._arrived.aclose()
+        if self._arrived is not None:
+            with contextlib.suppress(RuntimeError):  # it is running and will see the interruption
+                await self._arrived.aclose()
         self._rest = iter(())
 
     async def _next(self) -> Batch[Row] | None:
-        if self._failure is not None:
-            raise self._failure
+        """Return the next batch. After an error, continue after the last row."""
+        if self._ended:
+            return None
+        if self._arrived is None:
+            self._arrived = self._client._drive(Progress(self._reading.flow()), self._transport)
         try:
-            return await anext(self._arrived, None)
-        except HeadwaterError as error:
-            self._failure = error
+            batch = await anext(self._arrived, None)
+        except BaseException:
+            self._arrived = None
             raise
+        self._ended = self._ended or batch is None
+        return batch
 
     async def __aenter__(self) -> AsyncTableReader:
         return self

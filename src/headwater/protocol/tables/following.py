@@ -341,6 +341,12 @@ class Following:
 
     # Errors
 
+    def resume(self) -> None:
+        """Continue after an error that `failed` raised, or after a response that was abandoned: attempts are counted
+        anew, and the next request continues after the last row that was taken."""
+        self._verify = True
+        self._failures = self._doubts = 0
+
     def failed(self, error: HeadwaterError, attempts_max: int) -> int:
         """Return the number of consecutive failures if the request can be retried; raise the error otherwise.
 
@@ -358,6 +364,15 @@ class Following:
         if self._failures >= attempts_max and (self._snapshot or not self._contacted):
             raise error
         return self._failures
+
+
+def is_final(error: HeadwaterError) -> bool:
+    """Whether nothing may be read after an error, because later rows would hide it.
+
+    RowsGoneError is not final: if the table is being filled again, the last row is compared with the one that was read.
+    """
+    final = (HistoryChangedError, RowOrderError, SchemaChangedError)
+    return isinstance(error, final) and not isinstance(error, RowsGoneError)
 
 
 def _doubtful(error: ProtocolError) -> ProtocolError:

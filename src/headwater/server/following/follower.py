@@ -34,8 +34,6 @@ from headwater.errors import (
     OutboundError,
     ProtocolError,
     RowOrderError,
-    RowsGoneError,
-    SchemaChangedError,
     TargetAnswerError,
     TargetUnreachableError,
     is_retryable,
@@ -43,7 +41,7 @@ from headwater.errors import (
 from headwater.outbound import OutboundClient, StreamedAnswer, Target
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import Following, is_final
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
@@ -53,7 +51,6 @@ from headwater.server.observing.tracing import next_header
 log = logging.getLogger("headwater.following")
 
 # After these, continuing would mix the rows of two histories, or leave rows out.
-_FINAL = (HistoryChangedError, RowOrderError, SchemaChangedError)
 # These are not seen again after a restart, which asks for the rows after the last one only.
 _LASTING = (HistoryChangedError, RowOrderError)
 _BACKOFF = Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S, jitter=0.5)
@@ -151,7 +148,7 @@ class Follower:
             try:
                 stopped = await self._follow_from_mirror()
             except HeadwaterError as error:
-                if isinstance(error, _FINAL) and not isinstance(error, RowsGoneError):
+                if is_final(error):
                     await self._stop(error)
                     return
                 failures = failures + 1 if self._last_seqno() == reached else 1
