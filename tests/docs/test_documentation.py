@@ -22,7 +22,9 @@ ENDLESS = re.compile(
     r"^(headwater serve|headwater tail|headwater follow|headwater backup .* --follow|bash follow.sh|curl -N|"
     r"uvicorn|granian|hypercorn)\b"
 )
-ENDED_BY_TIMEOUT = 124
+SERVER = re.compile(r"^(?:headwater serve|uvicorn|granian|hypercorn)\b.* (?:--port |--bind \S+:)(\d+)")
+ENDED_BY_TIMEOUT, ENDED_BY_SIGTERM = 124, 143
+BLOCK_LIMIT_S = 600  # only a test that fails reaches it
 QUICK = ("README.md", "CONTRIBUTING.md", "tutorial.md", "client.md", "state.md", "schemas.md")  # the others are slow
 RUN = [
     page if page.name in QUICK else pytest.param(page, marks=pytest.mark.slow)
@@ -41,6 +43,7 @@ def durable(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.timeout(6 * BLOCK_LIMIT_S)
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(page: Path, durable: Server, tmp_path: Path) -> None:
     found = [(language, _here(text, durable)) for language, text in blocks(page)]
@@ -55,11 +58,12 @@ def test_every_block_runs(page: Path, durable: Server, tmp_path: Path) -> None:
 def _here(text: str, server: Server) -> str:
     """The same block against the test's server instead of one on the default port."""
     text = text.replace("127.0.0.1:4437", f"{server.host}:{server.port}")
-    return re.sub(r"--port \d+", lambda _: f"--port {free_port()}", text)
+    return re.sub(r"(--port |--bind 127.0.0.1:)\d+", lambda option: f"{option[1]}{free_port()}", text)
 
 
 def _run_bash(text: str, directory: Path, server: Server) -> int:
-    """Run the lines of a block in one shell. Those that would go on for ever are stopped after two seconds."""
+    """Run the lines of a block in one shell. Servers are stopped when they accept connections, other commands that
+    would go on for ever after two seconds."""
     script = ["set -e"]
     count = 0
     for line in text.replace("\\\n", " ").splitlines():
@@ -69,7 +73,9 @@ def _run_bash(text: str, directory: Path, server: Server) -> int:
         elif line.startswith("make "):  # the others take minutes, this test among them: that they exist will do
             script.append(f"(cd {ROOT} && make --dry-run {line.split('#')[0].removeprefix('make ')} > /dev/null)")
         elif ENDLESS.match(command := line.split(" #")[0].strip()):
-            script.append(f"timeout 2 {command} || [ $? = {ENDED_BY_TIMEOUT} ]")
+            started = SERVER.match(command)
+            stopped = f"timeout 2 {command} || [ $? = {ENDED_BY_TIMEOUT} ]"
+            script.append(stopped if started is None else _until_it_serves(command, int(started[1])))
         else:
             script.append(line)
     environment = {
@@ -83,11 +89,24 @@ def _run_bash(text: str, directory: Path, server: Server) -> int:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=BLOCK_LIMIT_S,
         check=False,
     )
     assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
     return count
+
+
+def _until_it_serves(command: str, port: int) -> str:
+    """Lines that start a server and stop it when it accepts connections: some cannot be stopped while they start."""
+    return "\n".join(
+        (
+            f"{command} &",
+            "server=$!",
+            f"until (exec 3<> /dev/tcp/127.0.0.1/{port}) 2> /dev/null; do kill -0 $server; sleep 0.1; done",
+            "kill $server",
+            f"wait $server || [ $? = {ENDED_BY_SIGTERM} ]",
+        )
+    )
 
 
 def _run_python(text: str, directory: Path) -> None:
@@ -96,7 +115,7 @@ def _run_python(text: str, directory: Path) -> None:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=BLOCK_LIMIT_S,
         check=False,
     )
     assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"

@@ -36,7 +36,7 @@ def tracked() -> int:
 async def create_all(engine: Engine, prefix: str) -> None:
     for number in range(STREAMS):
         path, now_ms = f"{prefix}/{number}", engine.now_ms()
-        await engine.execute(Create(path=path, now_ms=now_ms, content_type="text/plain", body=b"first;", ttl_s=60))
+        await engine.execute(Create(path=path, now_ms=now_ms, content_type="text/plain", body=b"first;", ttl_s=86_400))
 
 
 async def write_all(engine: Engine, prefix: str) -> None:
