@@ -314,15 +314,23 @@ class IndexReader:
             return None
         low, high = row
         while low < high:
-            middle = self._outline(stream_id, (low + high) // 2)
+            middle = self._containing(stream_id, (low + high) // 2)
             if middle.time(len(middle.ends) - 1) < at_ms:
                 low = middle.start + middle.ends[-1]
             else:
                 high = middle.start
-        return position_at(self._outline(stream_id, low), at_ms)
+        return position_at(self._containing(stream_id, low), at_ms)
+
+    def _containing(self, stream_id: int, position: int) -> Chunk:
+        """The chunk that contains a position and does not end there, without its data. Any other would make a search
+        stay where it is."""
+        chunk = self._outline(stream_id, position)
+        if not chunk.start <= position < chunk.start + chunk.ends[-1]:
+            self._raise_missing(stream_id, position)
+        return chunk
 
     def _outline(self, stream_id: int, position: int) -> Chunk:
-        """The chunk that contains a position, without its data."""
+        """The chunk that contains a position or ends there, without its data."""
         with self.snapshot(), closing(self._outlines(stream_id, position, position + 1)) as chunks:
             chunk = next(chunks, None)
             if chunk is None:

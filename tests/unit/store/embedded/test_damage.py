@@ -95,6 +95,28 @@ def test_a_damaged_chunk_is_not_merged_into_a_good_one(directory: Path) -> None:
     assert any("is damaged" in problem for problem in check_directory(directory, lambda _: None).problems)
 
 
+@pytest.mark.timeout(30)  # it did not end
+@pytest.mark.parametrize("moved", [1, 2, 1_000])
+def test_a_search_by_time_over_a_displaced_chunk_is_an_error(directory: Path, moved: int) -> None:
+    connection = index.connect(directory / "index.db", write=True)
+    [stream_id, count] = connection.execute("SELECT stream_id, count(*) FROM chunks GROUP BY 1 ORDER BY 2").fetchall()[
+        -1
+    ]
+    assert count > 1
+    connection.execute(
+        "UPDATE chunks SET start = start + ?2 WHERE stream_id = ?1 "
+        "AND start = (SELECT max(start) FROM chunks WHERE stream_id = ?1)",
+        (stream_id, moved),
+    )
+    reader = index.IndexReader(connection)
+    for at_ms in (1 << 60, 1):
+        try:
+            assert (at_ms, reader.position_at(stream_id, at_ms)) == (1, 0)  # before the displaced chunk
+        except DamagedDataError:
+            continue
+    reader.close()
+
+
 @pytest.mark.parametrize("times", [False, True], ids=["ends", "times"])
 def test_damage_outside_the_data_is_found(directory: Path, times: bool) -> None:
     connection = sqlite3.connect(directory / "index.db")

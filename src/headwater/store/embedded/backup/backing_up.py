@@ -72,7 +72,8 @@ class Backup:
         self._unsent: Copied | None = None  # read from the journal, but not in the target yet
         self._recent = RecentParts()
         self._known: set[bytes] = set()  # blocks in the target
-        self._base_ms = 0  # when the newest base was taken
+        self._written_ms = 0  # the engine's time of the last batch that was copied
+        self._base_ms = 0  # the same when the newest base was taken
         self._journal_bytes = 0  # in the target after the newest base
         self._saved_s = -math.inf  # when the timeline was written
         self._records_due = 0  # number of times to write the timeline: after a change, and once more without one
@@ -115,7 +116,10 @@ class Backup:
         )
 
     def prune(self, keep_s: float) -> int:
-        removed = prune(self._target, self._current.id, now_ms() - int(keep_s * 1000))
+        """Remove data that no restore to the last `keep_s` seconds needs. Returns the number of files.
+
+        They are counted from the last write: a wall clock that is ahead removes nothing."""
+        removed = prune(self._target, self._current.id, min(now_ms(), self._written_ms) - int(keep_s * 1000))
         self._timeline = next(found for found in read_timelines(self._target) if found.id == self._current.id)
         self._known = set()  # blocks without a base were removed
         return removed
@@ -143,7 +147,7 @@ class Backup:
             raise GapError("there is no base yet")
         contents = read_contents(self._target, self._timeline)
         mark = self._mark_of(contents)
-        self._base_ms = contents.bases[-1].taken_ms if contents.bases else 0
+        self._base_ms = read_base(self._target, identity.id, contents.bases[-1]).written_ms
         self._journal_bytes = sum(
             size for part, size in contents.part_bytes.items() if part.last > contents.bases[-1].sequence
         )
@@ -160,6 +164,7 @@ class Backup:
             parts = chain(contents.parts_in(newest), bases[0].sequence, newest.last, self._target.url)
             if not parts:
                 base = read_base(self._target, timeline.id, bases[0])
+                self._written_ms = base.written_ms
                 return Mark(base.segment, base.sequence)
             name = f"{timeline.id}/journal/{parts[-1]}"
             copied = decode_part(name, self._target.get(name))
@@ -167,6 +172,7 @@ class Backup:
             raise GapError(str(error)) from None
         newest.last = max(newest.last, parts[-1].last)
         last = copied.batches[-1]
+        self._written_ms = last.moment.at_ms
         return Mark(copied.segment, last.sequence, batch_digest(last))
 
     def _follow(self, mark: Mark) -> None:
@@ -207,7 +213,8 @@ class Backup:
         self._target.put(f"{timeline.id}/journal/{name}", data)
         self._journal_bytes += len(data)
         range_ = timeline.ranges[-1]
-        range_.last = name.last
+        range_.last, range_.written_ms = name.last, copied.batches[-1].moment.at_ms
+        self._written_ms = range_.written_ms
         range_.reached_ms, range_.complete = max(range_.reached_ms, name.min_ms), True
         if time.monotonic() - self._saved_s >= limits.BACKUP_REACHED_S:
             self.record()
@@ -249,7 +256,7 @@ class Backup:
     def _base_is_due(self, every_s: float) -> bool:
         size = (self._directory / layout.INDEX_NAME).stat().st_size
         much = self._journal_bytes > max(limits.BACKUP_BASE_BYTES_MIN, size // 2)
-        return self._journal_bytes > 0 and (much or now_ms() - self._base_ms > every_s * 1000)
+        return self._journal_bytes > 0 and (much or self._written_ms - self._base_ms > every_s * 1000)
 
     def _take_base(self, *, new_range: bool) -> None:
         """Copy the blocks of the index that the target does not have.
@@ -266,12 +273,14 @@ class Backup:
         with frozen(path) as state:
             taken_ms = now_ms()
             blocks = copy_blocks(path, state.size_bytes, self._put_block_of(path), self._known, self._progress)
-        base = Base(state.segment, state.sequence, taken_ms, state.size_bytes, blocks)
+        self._written_ms = max(self._written_ms, state.folded_ms)
+        written_ms = self._written_ms or taken_ms  # nothing was folded or copied yet
+        base = Base(state.segment, state.sequence, taken_ms, state.size_bytes, blocks, written_ms)
         self._target.put(f"{timeline.id}/bases/{BaseName(base.sequence, taken_ms)}", encode(base))
         if new_range:
-            timeline.ranges.append(Range(base.sequence, base.sequence, reached_ms=0))
+            timeline.ranges.append(Range(base.sequence, base.sequence, reached_ms=0, written_ms=self._written_ms))
             self._follow(Mark(base.segment, base.sequence))
-        self._base_ms, self._journal_bytes = taken_ms, 0
+        self._base_ms, self._journal_bytes = written_ms, 0
         self.record()
         self._records_due = 2  # its journal is not copied yet
         self._count(bases=1)

@@ -46,6 +46,7 @@ class Range(msgspec.Struct):
     last: int  # the sequence of the last batch
     reached_ms: int  # all writes acknowledged before this wall-clock time are included; 0 at the beginning
     complete: bool = False  # whether the journal after its base was copied
+    written_ms: int = 0  # the engine's time of its last batch
 
 
 class Timeline(msgspec.Struct):
@@ -61,6 +62,7 @@ class Base(msgspec.Struct, frozen=True):
     taken_ms: int
     size_bytes: int
     blocks: list[bytes]  # SHA-256 of each block
+    written_ms: int = 0  # the engine's time of the last batch that was copied before it was taken
 
 
 class Copied(NamedTuple):

@@ -1,9 +1,13 @@
-"""Removing old data that no restore to a time after the cutoff needs."""
+"""Removing old data that no restore to a time after the cutoff needs.
+
+Data is old if it is before the cutoff by the wall clock, which `restore --at` uses, and by the engine's time. A wall
+clock that was ahead or behind for a while makes nothing old that is not.
+"""
 
 from __future__ import annotations
 
 from headwater.store.embedded.backup.contents import Contents, read_base, read_contents, read_timelines
-from headwater.store.embedded.backup.formats import TIMELINES, Timeline, encode
+from headwater.store.embedded.backup.formats import TIMELINES, BaseName, Timeline, encode
 from headwater.store.embedded.backup.targets import Target
 
 
@@ -11,7 +15,8 @@ def prune(target: Target, current_id: str, cutoff_ms: int) -> int:
     """Remove files that no restore to a time at or after the cutoff needs. Returns their number."""
     removed = 0
     for timeline in read_timelines(target):
-        if timeline.id != current_id and all(range_.reached_ms < cutoff_ms for range_ in timeline.ranges):
+        ends_ms = [max(range_.reached_ms, range_.written_ms) for range_ in timeline.ranges]
+        if timeline.id != current_id and all(end_ms < cutoff_ms for end_ms in ends_ms):
             removed += _drop(target, timeline)
         else:
             removed += _trim(target, read_contents(target, timeline), cutoff_ms)
@@ -28,10 +33,9 @@ def _drop(target: Target, timeline: Timeline) -> int:
 def _trim(target: Target, contents: Contents, cutoff_ms: int) -> int:
     """Remove data before the newest base that is not after the cutoff, and blocks that no base uses."""
     timeline, prefix = contents.timeline, contents.timeline.id
-    old = [base for base in contents.bases if base.taken_ms <= cutoff_ms]
+    oldest = _last_before(target, contents, cutoff_ms)
     names: list[str] = []
-    if old:
-        oldest = old[-1]
+    if oldest is not None:
         names += [f"{prefix}/bases/{base}" for base in contents.bases if base < oldest]
         names += [f"{prefix}/journal/{part}" for part in contents.parts if part.last <= oldest.sequence]
         later = [range_ for range_ in timeline.ranges if range_.start > oldest.sequence]
@@ -40,8 +44,16 @@ def _trim(target: Target, contents: Contents, cutoff_ms: int) -> int:
             timeline.ranges = own + later
             target.put(f"{TIMELINES}{prefix}", encode(timeline))
         target.remove(names)
-    left = [base for base in contents.bases if not old or base >= old[-1]]
+    left = [base for base in contents.bases if oldest is None or base >= oldest]
     needed = {digest.hex() for base in left for digest in read_base(target, prefix, base).blocks}
     unused = [name for name in target.sizes(f"{prefix}/blocks/") if name.rpartition("/")[2] not in needed]
     target.remove(unused)
     return len(names) + len(unused)
+
+
+def _last_before(target: Target, contents: Contents, cutoff_ms: int) -> BaseName | None:
+    """The newest base that is not after the cutoff."""
+    for base in reversed(contents.bases):
+        if base.taken_ms <= cutoff_ms and read_base(target, contents.timeline.id, base).written_ms <= cutoff_ms:
+            return base
+    return None

@@ -40,6 +40,7 @@ class Frozen(NamedTuple):
     size_bytes: int
     segment: int  # the last folded segment
     sequence: int
+    folded_ms: int  # the engine's time of the last folded batch
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def frozen(path: Path) -> Iterator[Frozen]:
             time.sleep(limits.BACKUP_FREEZE_RETRY_S)
         [pages] = connection.execute("PRAGMA page_count").fetchone()
         [page_bytes] = connection.execute("PRAGMA page_size").fetchone()
-        yield Frozen(pages * page_bytes, meta.folded_segment, meta.folded_sequence)
+        yield Frozen(pages * page_bytes, meta.folded_segment, meta.folded_sequence, meta.latest.at_ms)
     finally:
         connection.close()
         if log_index >= 0:

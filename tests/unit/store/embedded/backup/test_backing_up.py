@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from headwater.engine import Engine
+from headwater.engine import engine as engines
+from headwater.engine.clock import SteadyClock
 from headwater.engine.messages import Read
 from headwater.errors import OffsetLostError, TailMovedError
 from headwater.limits import Limits
@@ -592,15 +595,24 @@ def test_a_partly_restored_directory_is_not_served(directory: Path, target: Dire
 
 # Retention
 
+DAY_MS = 86_400_000
+
+
+def set_clocks(monkeypatch: pytest.MonkeyPatch, wall_ms: int, up_ms: int) -> None:
+    """Set the wall clock and the time since boot of the server and of the backup."""
+    clock = functools.partial(SteadyClock, elapsed=lambda: up_ms / 1000, wall=lambda: wall_ms / 1000)
+    monkeypatch.setattr(engines, "SteadyClock", clock)
+    monkeypatch.setattr(backing_up, "now_ms", lambda: wall_ms)
+
 
 def test_retention_keeps_what_restores_need(
     directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bases of four days. Only files that restores to the last two days need are kept."""
     real = now_ms()
-    day_ms = 86_400_000
+    day_ms = DAY_MS
     for day in range(4):
-        monkeypatch.setattr(backing_up, "now_ms", lambda day=day: real - (3 - day) * day_ms)
+        set_clocks(monkeypatch, real - (3 - day) * day_ms, day * day_ms)
         live(directory, writing(f"{day};", os.urandom(50_000).hex(), folded=directory), FOLDED)
         with open_backup(directory, target) as backup:
             assert backup.step(3600).bases == 1
@@ -618,16 +630,60 @@ def test_retention_keeps_what_restores_need(
         assert found.count(b";") == number + 2
 
 
-def test_a_block_that_was_removed_is_copied_again(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
+@pytest.mark.parametrize("off_days", [40, -40], ids=["ahead", "behind"])
+@pytest.mark.parametrize("is_corrected", [True, False], ids=["for a day", "for good"])
+def test_a_wrong_wall_clock_removes_no_history(
+    directory: Path, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch, off_days: int, is_corrected: bool
+) -> None:
+    """Four days, the third with a wrong clock. Everything is younger than the ten days to keep."""
+    real = now_ms()
+    for day in range(4):
+        is_wrong = day == 2 or (day == 3 and not is_corrected)
+        set_clocks(monkeypatch, real + (day + (off_days if is_wrong else 0)) * DAY_MS, day * DAY_MS)
+        live(directory, writing(f"{day};", folded=directory), FOLDED)
+        with open_backup(directory, target) as backup:
+            assert backup.step(3600).bases == 1, day
+            bases = {name for name in target.sizes("") if "/bases/" in name}
+            assert backup.prune(keep_s=10 * 86_400) == 0, day
+            assert bases <= target.sizes("").keys()
+    assert len(bases) == 4
+
+
+def test_a_timeline_that_ended_with_a_wrong_clock_is_kept(
+    directory: Path, target: DirectoryTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = now_ms()
+    set_clocks(monkeypatch, real - 40 * DAY_MS, 0)
+    live(directory, writing("one;"))
+    back_up(directory, target)
+    set_clocks(monkeypatch, real - 40 * DAY_MS, 41 * DAY_MS)  # it was set back
+    live(directory, writing("two;"))
+    back_up(directory, target)
+    set_clocks(monkeypatch, real, 41 * DAY_MS)
+    again = tmp_path / "again"
+    restore(target, again, None, lambda *_: None)
+    live(again, writing("three;"))
+    with open_backup(again, target) as backup:
+        backup.step(BASE_EVERY_S)
+        backup.prune(keep_s=10 * 86_400)
+    assert len(target.sizes("timelines/")) == 2
+
+
+def test_a_block_that_was_removed_is_copied_again(
+    directory: Path, target: DirectoryTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An index may have the same block again later."""
+    real = now_ms()
+    set_clocks(monkeypatch, real, 0)
     live(directory, writing("one;", folded=directory), FOLDED)
     with open_backup(directory, target) as backup:
         backup.step(BASE_EVERY_S)
         first = (directory / "index.db").read_bytes()
         live(directory, writing("two;", folded=directory), FOLDED)
         backup._take_base(new_range=True)
-        based_ms = now_ms()
-        wait_until(lambda: now_ms() > based_ms)
+        set_clocks(monkeypatch, real + 60_000, 60_000)
+        live(directory, writing("three;"))
+        assert backup.step(BASE_EVERY_S).bases == 0
         assert backup.prune(keep_s=0) > 1
         (directory / "index.db").write_bytes(first)
         backup._take_base(new_range=True)
