@@ -247,25 +247,68 @@ def draw_soak(windows: list[dict[str, Any]], machine: dict[str, str], path: Path
     )
     figure, top_in = _figure(TITLES["soak"], [1.15] * len(lines), footer)
     for title, series in lines:
-        _title(figure, title, top_in)
-        axes = _axes(figure, top_in - TITLE_IN, 1.0, 0.7)
-        for (label, key), colour in zip(series, (OURS, PEERS[0]), strict=False):
-            values = [found[key] for found in windows]
-            axes.plot(minutes, values, color=colour, linewidth=1.6)
-            axes.annotate(f"{label} {number(values[-1])}", (minutes[-1], values[-1]), **_beside(5), size=9, color=TEXT)
+        curves = [Curve(label, minutes, [found[key] for found in windows]) for label, key in series]
+        axes = _draw_curves(figure, title, top_in, curves)
         for found in windows:
             if found["killed"]:
                 axes.axvline(found["at_s"] / 60, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_xlim(0, minutes[-1] * 1.25)
-        axes.set_ylim(0, max(found[key] for found in windows for _, key in series) * 1.08)
-        axes.locator_params(axis="y", nbins=4)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_xticks(range(int(minutes[-1]) + 1))
-        axes.tick_params(labelsize=8.5, color=GREY, labelcolor=GREY)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(GREY)
         top_in -= TITLE_IN + 1.15 + GAP_IN
     _save(figure, path)
+
+
+def draw_day(samples: list[dict[str, Any]], machine: dict[str, str], path: Path) -> None:
+    """What a day of batches leaves, which must level off with the defaults."""
+    lines = (
+        ("Data files: number, must level off", "files"),
+        ("Table on disk: MB, must level off", "disk_mb"),
+        ("Log of the table: MB, must level off", "log_mb"),
+        ("A batch, median: milliseconds, must level off", "batch_ms"),
+        ("Memory of the driver, Python and Java: MB, must level off", "driver_mb"),
+    )
+    batches = max(sample["of"] for sample in samples)
+    footer = textwrap.wrap(
+        f"Hours from left to right, {batches:,} batches in 24 hours of fast forward. With the defaults, files are kept "
+        f"for 4 hours instead of 24, so that the end of the growth is in the picture. {_on(machine)}",
+        FOOTER_COLUMNS,
+    )
+    figure, top_in = _figure(TITLES["day"], [1.15] * len(lines), footer)
+    for title, key in lines:
+        curves = []
+        for series in dict.fromkeys(sample["series"] for sample in samples):
+            some = [sample for sample in samples if sample["series"] == series]
+            hours = [sample["batch"] / sample["of"] * 24 for sample in some]
+            curves.append(Curve(series, hours, [sample[key] for sample in some]))
+        axes = _draw_curves(figure, title, top_in, curves)
+        axes.set_xticks(range(0, 25, 4))
+        top_in -= TITLE_IN + 1.15 + GAP_IN
+    _save(figure, path)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure over time."""
+
+    label: str
+    times: list[float]
+    values: list[float]
+
+
+def _draw_curves(figure: Figure, title: str, top_in: float, curves: list[Curve]) -> Axes:
+    _title(figure, title, top_in)
+    axes = _axes(figure, top_in - TITLE_IN, 1.0, 0.7)
+    for curve, colour in zip(curves, (OURS, PEERS[0]), strict=False):
+        axes.plot(curve.times, curve.values, color=colour, linewidth=1.6)
+        last = (curve.times[-1], curve.values[-1])
+        axes.annotate(f"{curve.label} {number(last[1])}", last, **_beside(5), size=9, color=TEXT)
+    axes.set_xlim(0, max(curve.times[-1] for curve in curves) * (1.25 if len(curves[0].label) < 20 else 1.5))
+    axes.set_ylim(0, max(value for curve in curves for value in curve.values) * 1.08)
+    axes.locator_params(axis="y", nbins=4)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.tick_params(labelsize=8.5, color=GREY, labelcolor=GREY)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    return axes
 
 
 def _on(machine: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench.charts import draw, draw_soak
+from bench.charts import draw, draw_day, draw_soak
 from bench.machine import describe_machine
 from bench.report import Row, table
 from bench.servers import ROOT
@@ -109,6 +109,8 @@ def show(name: str, found: Found, directory: Path = RESULTS) -> None:
     chart = (CHARTS if directory.resolve() == RESULTS else directory) / f"{name}.png"
     if name == "soak":
         draw_soak(found["windows"], machine, chart)
+    elif name == "day":
+        draw_day(found["samples"], machine, chart)
     elif name not in ("reclaim", "restart"):  # which have no figures to compare
         draw(name, rows, machine, chart)
 
@@ -117,6 +119,7 @@ def rows_of(name: str, found: Found) -> list[Row]:
     """The figures of a result, as rows for tables, charts and the history."""
     special = {
         "backup": _backup_rows,
+        "day": _day_rows,
         "hostile": _hostile_rows,
         "reclaim": _reclaim_rows,
         "restart": _restart_rows,
@@ -137,6 +140,25 @@ def _backup_rows(found: Found) -> list[Row]:
         Row("lag of the backup, p50", "headwater", found["behind_p50_s"], "s"),
         Row("lag of the backup, maximum", "headwater", found["behind_max_s"], "s"),
     ]
+
+
+def _day_rows(found: Found) -> list[Row]:
+    """The end of the day, and whether what has to level off does: its maximum after noon compared with that before."""
+    rows = []
+    figures = (("files", "files"), ("disk_mb", "MB"), ("log_mb", "MB"), ("batch_ms", "ms"), ("driver_mb", "MB"))
+    names = ("files of the table", "table on disk", "log of the table", "median of a batch", "memory of the driver")
+    for series in dict.fromkeys(sample["series"] for sample in found["samples"]):
+        samples = [sample for sample in found["samples"] if sample["series"] == series]
+        half = len(samples) // 2
+        for name, (key, unit) in zip(names, figures, strict=True):
+            last = float(statistics.median(sample[key] for sample in samples[-half // 4 :]))
+            note = f"at the end of {samples[-1]['batch']:,} batches"
+            rows.append(Row(f"{name}, {series}", "headwater", last, unit, note=note))
+            if series == "defaults":
+                before, after = (max(sample[key] for sample in part) for part in (samples[:half], samples[half:]))
+                what = f"{name}: maximum after noon over that before"
+                rows.append(Row(what, "headwater", after / before, "times", None, "<= 1.25"))
+    return rows
 
 
 def _hostile_rows(found: Found) -> list[Row]:

@@ -24,8 +24,9 @@ TITLES = {
     "overload": "Overload: more load, senders and memory than the server allows",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
+    "day": "A day of batches of materialize, in fast forward",
 }
-LOWER_IS_BETTER = {"ms", "s", "kB", "MB", "KiB", "MiB", "GB", "bytes"}
+LOWER_IS_BETTER = {"ms", "s", "kB", "MB", "KiB", "MiB", "GB", "bytes", "files"}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from headwater.demo.shop import STREAMS, Shop, Value
 from headwater.state import ChangeEvent, MaterializedState
 
 RUNS = 10
-ON_DISK = ("--conf", "spark.sql.catalogImplementation=hive")
+ON_DISK = ("--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.python.authenticate.socketTimeout=300")
 
 
 class Pipeline:

@@ -49,7 +49,9 @@ class StreamingJob:
         self._is_stopping = False
         self._has_refused = False
         self._failure: Exception | None = None
-        self._rows: dict[int, int] = {}  # by batch
+        self._counting = threading.Lock()
+        self._last_counted = -1  # the number of a batch
+        self._batches = self._rows = 0
 
     @property
     def query(self) -> StreamingQuery:
@@ -67,8 +69,8 @@ class StreamingJob:
         seen = self._look()
         last = next((one for one in reversed(seen) if one["numInputRows"]), None)
         return Progress(
-            batches=len(self._rows),
-            rows=sum(self._rows.values()),
+            batches=self._batches,
+            rows=self._rows,
             rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
             lag_bytes=_bytes(lag(seen[-1])) if seen else {},
         )
@@ -120,10 +122,13 @@ class StreamingJob:
 
     def _look(self) -> list[StreamingQueryProgress]:
         """Count the rows of every batch, because Spark keeps only the last reports."""
-        seen = list(self.query.recentProgress)
-        for one in seen:
-            if one["numInputRows"]:
-                self._rows[one["batchId"]] = one["numInputRows"]
+        with self._counting:
+            seen = list(self.query.recentProgress)
+            for one in seen:
+                if one["numInputRows"] and one["batchId"] > self._last_counted:
+                    self._last_counted = one["batchId"]
+                    self._batches += 1
+                    self._rows += one["numInputRows"]
         return seen
 
 

@@ -15,7 +15,7 @@ from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
-from headwater.spark.positions import Place
+from headwater.spark.positions import Place, byte_position
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         options = self.reading()
         with options.connection.open() as client:
             return Planner(options, client).is_extended(paths)
+
+    def size(self) -> int:
+        """The bytes in the selected streams, as far as their offsets count bytes."""
+        return sum(byte_position(info.tail_offset) or 0 for info in self.tails().values())
 
     def first_offset(self, path: str) -> str | None:
         """The first offset of a stream, if the server lists its streams."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.charts import GOAL, OURS, OURS_TOO, PEERS, draw, draw_soak, panels
+from bench.charts import GOAL, OURS, OURS_TOO, PEERS, draw, draw_day, draw_soak, panels
 from bench.machine import describe_machine
 from bench.report import Row
 
@@ -77,7 +77,10 @@ def test_charts_are_images_as_wide_as_each_other(tmp_path: Path) -> None:
     draw("durable", APPENDS, machine, tmp_path / "durable.png")
     windows = [{"at_s": at_s, "killed": at_s == 60, **dict.fromkeys(keys, at_s)} for at_s in (30, 60, 90)]
     draw_soak(windows, machine, tmp_path / "soak.png")
-    for name in ("durable", "soak"):
+    keys = ("files", "disk_mb", "log_mb", "batch_ms", "driver_mb")
+    days = [{"series": "defaults", "batch": at, "of": 3, **dict.fromkeys(keys, at)} for at in (1, 2, 3)]
+    draw_day(days, machine, tmp_path / "day.png")
+    for name in ("durable", "soak", "day"):
         data = (tmp_path / f"{name}.png").read_bytes()
         assert data[:4] == b"\x89PNG"
         assert int.from_bytes(data[16:20]) == 1600

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.history import HISTORY, RENAMED, RESULTS, Run, append_run, read_history, rows_of, run_of, save
-from bench.report import Row
+from bench.report import Row, is_met
 from tools.results import PAGE, lines_of, written
 
 MACHINE = {"cpu": "2 cores", "memory_gib": "24", "kernel": "6.18", "node": "v20.0.0"}
@@ -106,6 +106,15 @@ def test_results_that_are_not_rows_become_rows() -> None:
         (2, ""),
         (2, ""),
         (9, "live data 9 MB at most"),
+    ]
+    keys = ("files", "disk_mb", "log_mb", "batch_ms", "driver_mb")
+    samples = [
+        {"series": "defaults", "batch": at, "of": 8, **dict.fromkeys(keys, at)} for at in (4, 5, 6, 7, 8, 8, 8, 9)
+    ]
+    rows = rows_of("day", {"samples": samples})
+    assert [(row.bench, row.value, is_met(row)) for row in rows][:2] == [
+        ("files of the table, defaults", 9, None),
+        ("files of the table: maximum after noon over that before", 9 / 7, False),
     ]
     keys = ("full_mib_per_s", "unchanged_s", "one_percent_s", "restore_mib_per_s", "behind_p50_s", "behind_max_s")
     rates = {"appends_per_s": 100.0, "appends_per_s_beside": 90.0, "ratio": 0.9}

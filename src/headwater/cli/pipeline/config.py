@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headwater.pipeline.jobs import Job
 
 Names: TypeAlias = list[str]
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Count: TypeAlias = Annotated[int, Meta(gt=0)]
 _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -83,7 +82,7 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
     compact_every: Annotated[int, about("Batches between two compactions; 0: none."), Meta(ge=0)] = (
         limits.PIPELINE_COMPACT_EVERY
     )
-    retain_hours: Annotated[int, about("Hours that files which no version needs are kept."), Meta(ge=1)] = (
+    retain_hours: Annotated[int, about("Hours that files and log of older versions are kept."), Meta(ge=1)] = (
         limits.PIPELINE_RETAIN_H
     )
 
@@ -125,7 +124,9 @@ class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fie
         "track_history": "track_history_column_list",
     }
 
-    every_s: Annotated[Seconds | None, about("Minimum number of seconds between two batches. Default: none.")] = None
+    every_s: Annotated[float, about("Minimum number of seconds between two batches."), Meta(gt=0)] = (
+        limits.PIPELINE_MATERIALIZE_EVERY_S
+    )
     type: Annotated[str | None, about("The type of the entities. Default: all types.")] = None
     schema: Annotated[str | None, about("Fields of the values: 'name STRING, total DOUBLE'. Default: JSON text.")] = (
         None
@@ -136,7 +137,7 @@ class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fie
     scd: Annotated[int, about("1: the current state. 2: the history."), Meta(ge=1, le=2)] = 1
     track_history: Annotated[Names | None, about("SCD 2: columns whose changes make a new row. Default: all.")] = None
     path: Annotated[str, about("How rows are merged: auto, merge or buckets.")] = "auto"
-    buckets: Annotated[Count | None, about("Number of buckets of a new table.")] = None
+    buckets: Annotated[Count | None, about("Buckets of a new table. Default: by the size of the streams.")] = None
 
 
 class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):

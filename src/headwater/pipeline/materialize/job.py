@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
 from headwater.pipeline.checkpoints import beside, has_begun, range_of
+from headwater.pipeline.growth import GrowthWatch
 from headwater.pipeline.lake import Batch, telling_conflicts
 from headwater.pipeline.locations import check_apart, check_surroundings
 from headwater.pipeline.materialize.applying import Applier
@@ -16,10 +19,20 @@ from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
 from headwater.pipeline.materialize.layout import Layout
 from headwater.pipeline.materialize.settings import Settings, checked
-from headwater.pipeline.materialize.tables import Tables, group_of, has_many_files, prepare, tables_at
+from headwater.pipeline.materialize.tables import (
+    Tables,
+    buckets_for,
+    files_of,
+    group_of,
+    has_many_files,
+    prepare,
+    tables_at,
+)
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
 from headwater.pipeline.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
 
 
 def materialize(
@@ -36,10 +49,10 @@ def materialize(
     stored_as_scd_type: int | str = 1,
     track_history_column_list: Sequence[str] | str | None = None,
     path: str = "auto",
-    buckets: int = limits.PIPELINE_BUCKETS,
+    buckets: int | None = None,
     checkpoint: str | None = None,
     once: bool = False,
-    every_s: float | None = None,
+    every_s: float = limits.PIPELINE_MATERIALIZE_EVERY_S,
     token: str | None = None,
     starting_offsets: str | None = None,
     starting_timestamp: datetime | str | None = None,
@@ -56,8 +69,11 @@ def materialize(
     table `{table}.quarantine`, with the reason. With `sequence_by`, an expression over the columns, the event with the
     greatest sequence wins instead of the last event.
 
-    After every `compact_every` batches small files are merged, and files that no version younger than `retain_hours`
-    needs are deleted (None: never). With `compact_every=0` neither is done.
+    Each batch rewrites the buckets of the table that have events, up to all of them, so there is at most one batch in
+    `every_s`. `buckets` is the number of buckets of a new table, by default chosen by the size of the streams.
+
+    After every `compact_every` batches small files are merged, and files and log entries that no version younger than
+    `retain_hours` needs are deleted (None: never). With `compact_every=0` neither is done.
     """
     upkeep = Upkeep(compact_every, retain_hours)
     settings = checked(
@@ -68,7 +84,7 @@ def materialize(
         apply_as_deletes=apply_as_deletes,
         stored_as_scd_type=stored_as_scd_type,
         track_history_column_list=track_history_column_list,
-        buckets=buckets,
+        buckets=limits.PIPELINE_BUCKETS_MIN if buckets is None else buckets,
         path=path,
     )
     source = Source(
@@ -90,21 +106,37 @@ def materialize(
         spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
     )
     layout = columns.layout(rows)
+    if buckets is None and not tables.rows.exists():
+        settings = msgspec.structs.replace(settings, buckets=buckets_for(source.size()))
     settings = prepare(tables, settings, layout, place)
-    work = _Materializing(tables, settings, layout, place, upkeep)
+    if buckets not in (None, settings.buckets):
+        log.warning("%s has %d buckets; buckets=%d is for new tables", table, settings.buckets, buckets)
+    growth = None
+    if not once:
+        growth = GrowthWatch(table, buckets=settings.buckets, every_s=every_s, retain_hours=retain_hours)
+    work = _Materializing(tables, settings, layout, place, upkeep, growth)
     return start_query(rows, work.work, name=name, checkpoint=place, once=once, every_s=None if once else every_s)
 
 
 class _Materializing:
     """Applies each batch, in the driver."""
 
-    def __init__(self, tables: Tables, settings: Settings, layout: Layout, checkpoint: str, upkeep: Upkeep) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        settings: Settings,
+        layout: Layout,
+        checkpoint: str,
+        upkeep: Upkeep,
+        growth: GrowthWatch | None,
+    ) -> None:
         self._tables = tables
         self._settings = settings
         self._layout = layout
         self._columns = EventColumns(settings)
         self._checkpoint = checkpoint
         self._upkeep = upkeep
+        self._growth = growth
         self._applier: Applier | None = None
         self._group = group_of(tables, layout, checkpoint)
 
@@ -124,6 +156,9 @@ class _Materializing:
         with telling_conflicts(self._tables.rows, batch):
             self._apply(applier, self._columns.prepare(rows, number), batch)
         tables = self._tables
+        if self._growth is not None and not self._growth.is_done:
+            found = files_of(tables.rows.open()).values()
+            self._growth.note({file.path: file.size for files in found for file in files})
         self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
 
     def _apply(self, applier: Applier, events: DataFrame, batch: Batch) -> None:

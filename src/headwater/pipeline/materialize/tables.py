@@ -72,6 +72,13 @@ def tables_at(uri: str) -> Tables:
     return Tables(*(Lake(f"{uri}{name}") for name in names))
 
 
+def buckets_for(stream_bytes: int) -> int:
+    """The number of buckets of a new table, by the size of its streams: a power of two within limits."""
+    wanted = -(-stream_bytes // limits.PIPELINE_BUCKET_STREAM_BYTES)
+    within = min(max(wanted, limits.PIPELINE_BUCKETS_MIN), limits.PIPELINE_BUCKETS_MAX)
+    return 1 << (within - 1).bit_length()
+
+
 def group_of(tables: Tables, layout: Layout, checkpoint: str | None = None) -> TableGroup:
     """The tables that a job with this layout has, and its checkpoint."""
     kept = {} if layout.sequence is None else {"tombstones": tables.remembered}
