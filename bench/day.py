@@ -79,7 +79,7 @@ class _Day:
         job = self._start(max_records=EVENTS)
         job.wait()
         spans_ms = [span for _, span in sorted(_spans_ms(job).items())][WARM_UP // 2 :]
-        limits.PIPELINE_HOUR_S = statistics.median(spans_ms) / 1000 * batches / HOURS  # type: ignore[misc]
+        limits.PIPELINE_HOUR_S = statistics.median(spans_ms) / 1000 * batches / HOURS
         self._append(self._chosen(batches))
         yield from self._watch(self._start(max_records=EVENTS), batches)
 

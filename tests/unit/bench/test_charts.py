@@ -77,8 +77,8 @@ def test_charts_are_images_as_wide_as_each_other(tmp_path: Path) -> None:
     draw("durable", APPENDS, machine, tmp_path / "durable.png")
     windows = [{"at_s": at_s, "killed": at_s == 60, **dict.fromkeys(keys, at_s)} for at_s in (30, 60, 90)]
     draw_soak(windows, machine, tmp_path / "soak.png")
-    keys = ("files", "disk_mb", "log_mb", "batch_ms", "driver_mb")
-    days = [{"series": "defaults", "batch": at, "of": 3, **dict.fromkeys(keys, at)} for at in (1, 2, 3)]
+    figures = ("files", "disk_mb", "log_mb", "batch_ms", "driver_mb")
+    days = [{"series": "defaults", "batch": at, "of": 3, **dict.fromkeys(figures, at)} for at in (1, 2, 3)]
     draw_day(days, machine, tmp_path / "day.png")
     for name in ("durable", "soak", "day"):
         data = (tmp_path / f"{name}.png").read_bytes()

@@ -107,6 +107,17 @@ def test_results_that_are_not_rows_become_rows() -> None:
         (2, ""),
         (9, "live data 9 MB at most"),
     ]
+    keys = ("full_mib_per_s", "unchanged_s", "one_percent_s", "restore_mib_per_s", "behind_p50_s", "behind_max_s")
+    rates = {"appends_per_s": 100.0, "appends_per_s_beside": 90.0, "ratio": 0.9}
+    (line, *_) = [
+        line
+        for line in lines_of(rows_of("backup", {"mebibytes": 512, **dict.fromkeys(keys, 1.0), **rates}))
+        if line.peer
+    ]
+    assert (line.what, line.compared_with, line.shown) == ("during a backup", "without a backup", "0.90×")
+
+
+def test_a_day_has_its_end_and_whether_it_levels_off() -> None:
     keys = ("files", "disk_mb", "log_mb", "batch_ms", "driver_mb")
     samples = [
         {"series": "defaults", "batch": at, "of": 8, **dict.fromkeys(keys, at)} for at in (4, 5, 6, 7, 8, 8, 8, 9)
@@ -116,11 +127,3 @@ def test_results_that_are_not_rows_become_rows() -> None:
         ("files of the table, defaults", 9, None),
         ("files of the table: maximum after noon over that before", 9 / 7, False),
     ]
-    keys = ("full_mib_per_s", "unchanged_s", "one_percent_s", "restore_mib_per_s", "behind_p50_s", "behind_max_s")
-    rates = {"appends_per_s": 100.0, "appends_per_s_beside": 90.0, "ratio": 0.9}
-    (line, *_) = [
-        line
-        for line in lines_of(rows_of("backup", {"mebibytes": 512, **dict.fromkeys(keys, 1.0), **rates}))
-        if line.peer
-    ]
-    assert (line.what, line.compared_with, line.shown) == ("during a backup", "without a backup", "0.90×")

@@ -11,7 +11,7 @@ import pytest
 
 from headwater import limits
 from headwater.errors import OptionError
-from headwater.pipeline.lake import Batch, Lake
+from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.upkeep import Upkeep
 
 
@@ -41,12 +41,12 @@ def test_files_and_log_level_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lake = Lake(str(tmp_path / "t"))
     rows = pa.table({"n": [1]})
     lake.create(rows.schema)
-    files, logs, notes, last = [], [], [], None
+    files, logs, notes = [], [], []
+    removed: list[File] = []
     for number in range(30):
         written = lake.write(rows, {})
-        removed = [] if last is None else [last]
         lake.commit(lake.open(), [written], batch=Batch("job", number, made_of=number), removing=removed)
-        last = written
+        removed = [written]
         Upkeep(5, 1).after(number, [lake])
         if number % 5 == 4:
             files.append(len(list((tmp_path / "t").glob("*.parquet"))))
