@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import http.server
 import json
 import shutil
@@ -22,9 +23,12 @@ class Browser:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def open(self, page: str, url: str) -> int:
-        """Show a URL in a page of that name; the status of its answer."""
-        return int(self._ask(page=page, goto=url))
+    def open(self, page: str, url: str, context: str | None = None) -> int:
+        """Show a URL in a page of that name; the status of its answer. Pages of a context are tabs of one browser."""
+        return int(self._ask(page=page, context=context or page, goto=url))
+
+    def close(self, page: str) -> None:
+        self._ask(page=page, close="now")
 
     def run(self, page: str, script: str) -> Any:
         """What an expression of JavaScript comes to, promises awaited."""
@@ -80,8 +84,10 @@ def browser() -> Iterator[Browser]:
 
 
 class _Page(http.server.BaseHTTPRequestHandler):
+    body = b"<!doctype html><title>A page</title><iframe name=hidden></iframe>"
+
     def do_GET(self) -> None:
-        body = b"<!doctype html><title>A page</title><iframe name=hidden></iframe>"
+        body = self.body
         self.send_response(200)
         self.send_header("content-type", "text/html")
         self.send_header("content-length", str(len(body)))
@@ -93,13 +99,65 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def website() -> Iterator[int]:
-    """An empty page on a port of this machine, under every path and every name."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+def website(page: str | None = None) -> Iterator[int]:
+    """A page, or an empty one, on a port of this machine, under every path and every name."""
+    handler = _Page if page is None else type("_GivenPage", (_Page,), {"body": page.encode()})
+    with _serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield server.server_port
+
+
+@contextlib.contextmanager
+def _serving(server: http.server.ThreadingHTTPServer) -> Iterator[http.server.ThreadingHTTPServer]:
+    with server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield server.server_port
+            yield server
         finally:
             server.shutdown()
             thread.join()
+
+
+class Gateway(http.server.ThreadingHTTPServer):
+    """A proxy for GET in front of a server. While `is_broken`, it ends responses and answers 502, as it does when the
+    server restarts."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Forward)
+        self.target = port
+        self.is_broken = False
+        self.refused = 0
+
+
+class _Forward(_Page):
+    def do_GET(self) -> None:
+        gateway = self.server
+        assert isinstance(gateway, Gateway)
+        if gateway.is_broken:
+            gateway.refused += 1
+            self.send_error(502)
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.target)
+        names = ("accept", "origin", "last-event-id")
+        connection.request(
+            "GET", self.path, headers={name: self.headers[name] for name in names if name in self.headers}
+        )
+        answer = connection.getresponse()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not gateway.is_broken and (chunk := answer.read1(65536)):
+                self.wfile.write(chunk)
+        connection.close()
+
+
+@contextlib.contextmanager
+def gateway(port: int) -> Iterator[Gateway]:
+    with _serving(Gateway(port)) as found:
+        assert isinstance(found, Gateway)
+        yield found

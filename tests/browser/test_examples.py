@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bench.servers import headwater
 
 from headwater.client import Client
-from tests.browser.pages import Browser, browser
+from tests.browser.pages import Browser, browser, gateway
+from tests.browser.pages import website as page_server
 from tests.edges import free_port
-from tests.example_commands import EXAMPLES, commands, started
+from tests.example_commands import EXAMPLES, ROOT, commands, started
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -39,6 +41,32 @@ def website(command: str) -> Iterator[str]:
         port = re.search(r"port (\d+)", line)
         assert port is not None, line
         yield f"http://localhost:{port[1]}/"
+
+
+def test_the_page_of_the_guide_reconnects_after_a_502(chromium: Browser) -> None:
+    """Its own `EventSource` gives up then; nothing is lost and nothing is shown twice."""
+    [page] = re.findall(r"^```html\n(.*?)^```", (ROOT / "docs/howto/browser.md").read_text(), re.MULTILINE | re.DOTALL)
+    with headwater("--memory", "--limit", "sse_keep_alive_s=0.2") as server, gateway(server.port) as front:
+        shown = page.replace("127.0.0.1:4437", f"127.0.0.1:{front.server_port}")
+        with page_server(shown) as web, Client(f"http://127.0.0.1:{server.port}") as client:
+            stream = client.stream("prices")
+            stream.create(messages=[{"sku": "tea", "eur": 1}])
+
+            def lines() -> list[str]:
+                found: list[str] = chromium.run(
+                    "guide", "[...document.querySelectorAll('li')].map((li) => li.textContent)"
+                )
+                return found
+
+            chromium.open("guide", f"http://localhost:{web}/")
+            wait_until(lambda: lines() == ["tea: 1"])
+            for number in (2, 3):
+                front.refused, front.is_broken = 0, True
+                wait_until(lambda: front.refused >= 2)  # it gave up and tried again
+                stream.append({"sku": "tea", "eur": number})
+                front.is_broken = False
+                wait_until(lambda number=number: len(lines()) == number)  # type: ignore[misc]
+            assert lines() == ["tea: 1", "tea: 2", "tea: 3"]
 
 
 def test_live_prices_are_shown_once_each_without_a_replay(chromium: Browser, screenshots: Path, tmp_path: Path) -> None:

@@ -33,19 +33,28 @@ const browser = await launch().catch((error) => {
   console.log(JSON.stringify({ missing: String(error).split("\n")[0] }));
   process.exit(3);
 });
+const contexts = new Map();
 const pages = new Map();
+
+async function opened(name, context) {
+  if (!contexts.has(context)) contexts.set(context, await browser.newContext({ viewport: { width: 800, height: 560 } }));
+  pages.set(name, await contexts.get(context).newPage());
+}
+
 console.log(JSON.stringify({ version: browser.version() }));
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { page: name, goto, run, screenshot } = JSON.parse(line);
+  const { page: name, context, goto, run, screenshot, close } = JSON.parse(line);
   try {
-    if (!pages.has(name)) pages.set(name, await (await browser.newContext({ viewport: { width: 800, height: 560 } })).newPage());
+    if (!pages.has(name)) await opened(name, context ?? name);
     const page = pages.get(name);
     const doing = goto
       ? page.goto(goto).then((answer) => answer?.status())
       : screenshot
         ? page.screenshot({ path: screenshot }).then(() => null)
-        : page.evaluate(run);
+        : close
+          ? page.close().then(() => pages.delete(name))
+          : page.evaluate(run);
     const result = await Promise.race([doing, late()]);
     console.log(JSON.stringify({ result: result ?? null }));
   } catch (error) {

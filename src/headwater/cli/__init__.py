@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from headwater import __version__
 from headwater.cli.connecting import with_server
@@ -20,6 +20,15 @@ from headwater.cli.failing import fail, failures
 from headwater.cli.output import say
 
 _WRONG_CALL: type[Exception] = typer.BadParameter.__mro__[1]  # UsageError, which typer does not export
+
+
+def _display_type(option: TyperOption, ctx: Any) -> str | None:
+    """The type column of an option in `--help`: empty for a flag, which takes no value."""
+    return None if option.is_flag else _display_type_of_typer(option, ctx)
+
+
+_display_type_of_typer = TyperOption.display_type_rich
+TyperOption.display_type_rich = _display_type  # type: ignore[assignment]  # it shows <bool>, and has no setting for it
 
 
 class _Commands(TyperGroup):

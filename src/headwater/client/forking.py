@@ -8,10 +8,12 @@ Connections are opened anew, each in its own process. What cannot be continued r
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar
 
 from headwater.errors import ForkedError
+from headwater.limits import POOL_RESPONSES_MAX
 
 P = TypeVar("P")
 
@@ -61,23 +63,65 @@ class Unpicklable:
         )
 
 
+class Lent(Generic[P]):
+    """A connection pool, and how many responses of it are open."""
+
+    def __init__(self, pool: P) -> None:
+        self.pool = pool
+        self.open_count = 0
+
+
+class _ProcessPools(Generic[P]):
+    """The pools of one process, with a lock of this process."""
+
+    def __init__(self, first: P) -> None:
+        self.lock = threading.Lock()
+        self.pools = [Lent(first)]
+
+
 class Pools(Generic[P]):
-    """The connection pool of a client, one in each process."""
+    """The connection pools of a client, in each process.
+
+    A pool of httpx looks at all its connections at each request. So that many live reads do not slow each other down,
+    a pool has a limited number of open responses, and further ones use another pool.
+    """
 
     def __init__(self, open_pool: Callable[[], P], given: P | None) -> None:
         self._open = open_pool
         self._is_given = given is not None
-        self._pools = {_forks: open_pool() if given is None else given}
+        self._processes = {_forks: _ProcessPools(open_pool() if given is None else given)}
 
     def here(self) -> P:
-        """The pool of this process; it is opened if the process was forked."""
-        pool = self._pools.get(_forks)
-        if pool is not None:
-            return pool
+        """The first pool of this process; it is opened if the process was forked."""
+        return self._of_process().pools[0].pool
+
+    def lend(self) -> Lent[P]:
+        """A pool of this process with room for one more response. Pass it to `give_back` when that is closed."""
+        of_process = self._of_process()
+        with of_process.lock:
+            room = (each for each in of_process.pools if self._is_given or each.open_count < POOL_RESPONSES_MAX)
+            lent = next(room, None)
+            if lent is None:
+                lent = Lent(self._open())
+                of_process.pools.append(lent)
+            lent.open_count += 1
+        return lent
+
+    def give_back(self, lent: Lent[P]) -> None:
+        of_process = self._of_process()
+        with of_process.lock:
+            lent.open_count -= 1
+
+    def to_close(self) -> list[P]:
+        """The pools that this process has to close."""
+        of_process = self._processes.get(_forks)
+        return [] if self._is_given or of_process is None else [each.pool for each in of_process.pools]
+
+    def _of_process(self) -> _ProcessPools[P]:
+        of_process = self._processes.get(_forks)
+        if of_process is not None:
+            return of_process
         if self._is_given:
             raise ForkedError("the httpx client of this client belongs to the parent process; make a client here")
-        return self._pools.setdefault(_forks, self._open())  # without a lock: a thread of the parent may hold it
-
-    def to_close(self) -> P | None:
-        """The pool that this process has to close, if there is one."""
-        return None if self._is_given else self._pools.get(_forks)
+        # Without a lock: a thread of the parent may hold it.
+        return self._processes.setdefault(_forks, _ProcessPools(self._open()))

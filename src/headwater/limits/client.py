@@ -32,6 +32,7 @@ LONG_POLL_TIMEOUT_S = 90.0
 SSE_IDLE_TIMEOUT_S = 45.0
 SSE_FIRST_TIMEOUT_S = 10.0  # until server-sent events have worked once
 IDLE_CONNECTIONS_MAX = 20  # kept open for the next request
+POOL_RESPONSES_MAX = 50  # open at a time in one pool of connections; further ones use another pool
 PRODUCER_CLAIMS_MAX = 3  # consecutive attempts to claim a higher epoch
 SPLIT_TRIES_MAX = 64  # commas tried from the end of a partial response before more of it is awaited
 ERROR_DETAIL_BYTES_MAX = 500  # of a body that is not a problem document, shown in an error

@@ -21,6 +21,7 @@ BODY_PIECE_BYTES = 128 * 1024  # a large body is written in pieces of this size
 SSE_PIECE_BYTES = 48 * 1024  # stream data encoded in one step; a multiple of 3, for base64
 SSE_PIECES_KEPT = 2  # encoded pieces kept for other readers of the same event
 TURNS_S = 0.005  # time spent on writing large responses in one turn of the loop
+SSE_LIFETIME_JITTER = 0.5  # the part of the lifetime of a feed that is random
 SSE_JOIN_BYTES_MAX = 4 * 1024  # up to this size, data and control event are sent in one write, else in two
 
 # Limits of what a request may contain, and of caches by what it contains.

@@ -136,7 +136,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 256 * 1024
     live_buffer_bytes: Annotated[int, _is("the same for a feed under an ASGI server", 4 * _KIB, 64 * _MIB)] = 256 * 1024
     long_poll_s: Annotated[float, _is("how long a long-poll waits")] = 30.0
-    sse_lifetime_s: Annotated[float, _is("how long a feed stays open")] = 60.0
+    sse_lifetime_s: Annotated[float, _is("how long a feed stays open; by chance down to half of it")] = 60.0
     sse_keep_alive_s: Annotated[float, _is("silence on a feed before a keep-alive comment is sent")] = 15.0
     idle_s: Annotated[float, _is("how long a connection without a request stays open")] = 75.0
     header_s: Annotated[float, _is("time from the first byte of a request to the end of its headers (408)")] = 10.0

@@ -277,7 +277,7 @@ def drips_until_answered(wire: Wire) -> bool:
 
 @pytest.mark.slow
 def test_time_outs() -> None:
-    limits = ("header_s=1", "idle_s=2", "sse_lifetime_s=4", "sse_keep_alive_s=2")
+    limits = ("header_s=1", "idle_s=2", "sse_lifetime_s=5", "sse_keep_alive_s=2")
     with headwater("--memory", *(word for limit in limits for word in ("--limit", limit))) as own:
         with Wire(own) as idle, Wire(own) as drip, Wire(own) as feed:
             assert idle.ask("PUT", "/v1/stream/a").status == 201
@@ -288,8 +288,8 @@ def test_time_outs() -> None:
             wait_until(lambda: drips_until_answered(drip))
             assert drip.answer().status == 408
             assert idle.at_end()
-            assert feed.chunk() == b": keep-alive\n\n"
-            assert feed.chunk() == b""
+            # The feed ends after 2.5 to 5 s.
+            assert set(iter(feed.chunk, b"")) == {b": keep-alive\n\n"}
 
 
 def test_a_server_prints_its_url_and_stops_cleanly() -> None:

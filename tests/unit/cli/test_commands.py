@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
@@ -16,6 +18,21 @@ from headwater.cli.whole import app
 def test_every_command_is_there() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert set(commands) == set(COMMANDS)
+
+
+def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, part in getattr(command, "commands", {}).items():
+        yield from _paths(part, (*path, name))
+
+
+def test_help_shows_no_type_of_flags_and_defaults_as_they_are_typed() -> None:
+    runner = CliRunner(env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    for path in _paths(typer.main.get_command(app)):
+        shown = runner.invoke(app, [*path, "--help"]).output
+        assert "--help" in shown, path
+        assert "<bool>" not in shown, path
+        assert "[default: (" not in shown, path
 
 
 @pytest.mark.parametrize("name", ["read", "table"])

@@ -144,8 +144,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        pool = self._pools.to_close()
-        if pool is not None:
+        for pool in self._pools.to_close():
             await pool.aclose()
 
     async def __aenter__(self) -> AsyncClient:

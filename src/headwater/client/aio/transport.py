@@ -24,7 +24,7 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.forking import Pools
+from headwater.client.forking import Lent, Pools
 from headwater.client.session import Session, lost
 from headwater.client.transport import Sending, build, check_size, network_error
 from headwater.protocol.inflating import Inflater
@@ -35,6 +35,7 @@ class AsyncTransport:
 
     def __init__(self, pools: Pools[httpx.AsyncClient], session: Session) -> None:
         self._pools = pools
+        self._lent: Lent[httpx.AsyncClient] | None = None  # the pool of the open response
         self._process = forking.process()
         self._session = session
         self._request = HttpRequest("", "")
@@ -89,7 +90,8 @@ class AsyncTransport:
     async def open(self, request: HttpRequest) -> HttpReply:
         await self.aclose()
         self._request = request
-        sending, http = Sending(), self._pools.here()
+        sending, lent = Sending(), self._pools.lend()
+        self._lent, http = lent, lent.pool
         try:
             self._response = await http.send(
                 build(http, self._session, request, sending), stream=True, follow_redirects=False
@@ -126,13 +128,17 @@ class AsyncTransport:
         if response is not None:
             with contextlib.suppress(httpx.HTTPError):
                 await response.aclose()
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            self._pools.give_back(lent)
 
     def _leave_parent(self) -> bool:
         """Whether the open response belongs to the parent process. It is then left alone: the parent reads it."""
         if self._process == forking.process():
             return False
         is_left = self._response is not None
-        forking.leave(self._response, self._chunks, self._pieces)
+        forking.leave(self._response, self._chunks, self._pieces, self._lent)
+        self._lent = None
         self._response, self._chunks, self._pieces = None, None, iter(())
         self._process = forking.process()
         return is_left

@@ -142,8 +142,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections."""
-        pool = self._pools.to_close()
-        if pool is not None:
+        for pool in self._pools.to_close():
             pool.close()
 
     def __enter__(self) -> Client:

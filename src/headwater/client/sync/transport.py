@@ -23,7 +23,7 @@ from headwater.client.effects import (
     Send,
     Sleep,
 )
-from headwater.client.forking import Pools
+from headwater.client.forking import Lent, Pools
 from headwater.client.session import Session, lost
 from headwater.client.transport import Sending, build, check_size, network_error
 from headwater.protocol.inflating import Inflater
@@ -34,6 +34,7 @@ class Transport:
 
     def __init__(self, pools: Pools[httpx.Client], session: Session) -> None:
         self._pools = pools
+        self._lent: Lent[httpx.Client] | None = None  # the pool of the open response
         self._process = forking.process()
         self._session = session
         self._request = HttpRequest("", "")
@@ -86,7 +87,8 @@ class Transport:
     def open(self, request: HttpRequest) -> HttpReply:
         self.close()
         self._request = request
-        sending, http = Sending(), self._pools.here()
+        sending, lent = Sending(), self._pools.lend()
+        self._lent, http = lent, lent.pool
         try:
             self._response = http.send(
                 build(http, self._session, request, sending), stream=True, follow_redirects=False
@@ -121,13 +123,17 @@ class Transport:
         if response is not None:
             with contextlib.suppress(httpx.HTTPError):
                 response.close()
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            self._pools.give_back(lent)
 
     def _leave_parent(self) -> bool:
         """Whether the open response belongs to the parent process. It is then left alone: the parent reads it."""
         if self._process == forking.process():
             return False
         is_left = self._response is not None
-        forking.leave(self._response, self._chunks, self._pieces)
+        forking.leave(self._response, self._chunks, self._pieces, self._lent)
+        self._lent = None
         self._response, self._chunks, self._pieces = None, iter(()), iter(())
         self._process = forking.process()
         return is_left

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 from headwater.engine.messages import Ended, ReadMore, ReadReply, Update
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
-from headwater.limits import SSE_JOIN_BYTES_MAX
+from headwater.limits import SSE_JOIN_BYTES_MAX, SSE_LIFETIME_JITTER
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.cursors import interval_at
 from headwater.server.http import Frame, Sink
@@ -37,6 +38,7 @@ class FeedSession:
         "_event",
         "_event_end",
         "_first",
+        "_lifetime_s",
         "_opened_s",
         "_piece",
         "_position",
@@ -59,6 +61,8 @@ class FeedSession:
         self._tail = first.stream.tail
         self._closed = first.stream.closed
         self._opened_s = self._spoke_s = 0.0
+        # Feeds that were opened together end one after the other, so that their readers do not reconnect in one wave.
+        self._lifetime_s = service.limits.sse_lifetime_s * (1 - SSE_LIFETIME_JITTER * random.random())
         self._sink: Sink | None = None
         self._catching_up: asyncio.Task[None] | None = None
         self._event: EventFrames | None = None  # a large event that is being written
@@ -145,7 +149,7 @@ class FeedSession:
         limits = self._service.limits
         if self._event is not None:
             self._spoke_s = now_s
-        elif now_s - self._opened_s >= limits.sse_lifetime_s:
+        elif now_s - self._opened_s >= self._lifetime_s:
             self.finish()
         elif now_s - self._spoke_s >= limits.sse_keep_alive_s and self._sink is not None and not self._sink.blocked:
             self._spoke_s = now_s
