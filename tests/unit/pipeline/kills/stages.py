@@ -19,6 +19,7 @@ from headwater import limits
 from headwater.client import Client
 from headwater.errors import BodyTooLargeError, PartialWriteError, ProtocolError
 from headwater.pipeline import archive, materialize, publish, replay, snapshot
+from headwater.pipeline.archive import COLUMNS, SCHEMA
 from headwater.pipeline.materialize import job as materialize_job
 from headwater.pipeline.materialize.layout import BUCKET, Layout
 from headwater.pipeline.publish import _Publishing
@@ -113,7 +114,7 @@ class Archived(Scene):
 
 
 class ArchivedBefore(Archived):
-    """The same with a table of streams of an earlier version, which lacks a column."""
+    """The same with tables of an earlier version, which lack columns."""
 
     def begin(self, phase: int) -> None:
         super().begin(phase)
@@ -121,6 +122,8 @@ class ArchivedBefore(Archived):
             names = ("stream", "incarnation", "content_type", "tail_offset", "closed")
             kinds = [(name, pa.bool_() if name == "closed" else pa.string()) for name in names]
             write_deltalake(f"{self.table}.streams", pa.schema(kinds).empty_table())
+            columns = [SCHEMA.field(name) for name in (*COLUMNS, "date")]
+            write_deltalake(self.table, pa.schema(columns).empty_table(), partition_by=["date"])
 
 
 class Replayed(Scene):
