@@ -41,7 +41,9 @@ class TableGroup:
         table = self._table.open()
         self._check_beside(table)
         if directory is not None and batch is not None:
-            self.check_before(table, Batch(job_of(directory) or "", batch + 1, 0), hash_of_range(directory, batch))
+            job = job_of(directory) or ""
+            self.check_before(table, Batch(job, batch + 1, 0), hash_of_range(directory, batch))
+            self._check_batches(table, job)
 
     def _check_unused(self) -> None:
         for lake in self._beside.values():
@@ -55,6 +57,13 @@ class TableGroup:
                 raise self._refusal(f"{lake.uri}, which belongs to {self._table.uri}, does not exist")
             if name in ids and ids[name] != str(lake.open().metadata().id):
                 raise self._refusal(f"{lake.uri} is not the table that belongs to {self._table.uri}: it was replaced")
+
+    def _check_batches(self, table: DeltaTable, job: str) -> None:
+        """Refuse tables beside it that lack a batch which has changed them."""
+        for name, lake in self._beside.items():
+            wanted, done = table.transaction_version(f"{job}.{name}"), lake.open().transaction_version(job)
+            if wanted is not None and (done is None or done < wanted):
+                raise self._refusal(f"{lake.uri} was set back: it lacks batch {wanted} of {self._table.uri}")
 
     def open(self) -> DeltaTable:
         """The table, during a run."""

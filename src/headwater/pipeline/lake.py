@@ -54,10 +54,16 @@ class Batch(msgspec.Struct, frozen=True):
     job: str
     number: int
     made_of: int  # a hash of where it ends in its streams
+    beside: tuple[str, ...] = ()  # the tables beside the table that it has changed
 
     @property
     def transactions(self) -> list[Transaction]:
-        return [Transaction(self.job, self.number), Transaction(self._range, self.made_of)]
+        others = [Transaction(f"{self.job}.{name}", self.number) for name in self.beside]
+        return [Transaction(self.job, self.number), Transaction(self._range, self.made_of), *others]
+
+    def also(self, name: str) -> Batch:
+        """The batch, which has changed a table beside the table too."""
+        return msgspec.structs.replace(self, beside=(*self.beside, name))
 
     @property
     def _range(self) -> str:

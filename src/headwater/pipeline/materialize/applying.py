@@ -24,7 +24,16 @@ from headwater.pipeline.materialize.batches import (
 from headwater.pipeline.materialize.buckets import BucketWork, Done
 from headwater.pipeline.materialize.layout import Layout
 from headwater.pipeline.materialize.merges import merge_here
-from headwater.pipeline.materialize.tables import Streams, Tables, commit, files_of, read_streams
+from headwater.pipeline.materialize.tables import (
+    QUARANTINED,
+    REMEMBERED,
+    STREAMS,
+    Streams,
+    Tables,
+    commit,
+    files_of,
+    read_streams,
+)
 
 Run: TypeAlias = Callable[[BucketWork], list[Done]]  # merges every bucket of a batch
 
@@ -66,7 +75,8 @@ class Applier:
         bad = quarantined(events, batch)
         self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
         noted = self._commit_streams(lives, cuts, batch)
-        merge_here(self._tables, self._layout, events, cuts, batch=batch)
+        batch = _changing(batch, quarantine=bool(bad.num_rows), streams=bool(noted.num_rows))
+        batch = merge_here(self._tables, self._layout, events, cuts, batch=batch)
         commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(noted)
 
@@ -89,9 +99,11 @@ class Applier:
         cuts = cuts_of(streams, lives, [reset for one in done for reset in one.resets])
         if cuts.new:
             done = run(msgspec.structs.replace(work, cuts=cuts))
-        self._commit_quarantine([file for one in done for file in one.quarantine], batch)
+        bad = [file for one in done for file in one.quarantine]
+        self._commit_quarantine(bad, batch)
         noted = self._commit_streams(lives, cuts, batch)
-        self._commit_buckets(done, work, table, remembered)
+        batch = _changing(batch, quarantine=bool(bad), streams=bool(noted.num_rows))
+        self._commit_buckets(done, msgspec.structs.replace(work, batch=batch), table, remembered)
         streams.note(noted)
 
     def _known(self, batch: Batch) -> Streams:
@@ -111,13 +123,21 @@ class Applier:
     def _commit_buckets(
         self, done: Sequence[Done], work: BucketWork, table: DeltaTable, remembered: DeltaTable | None
     ) -> None:
+        batch = work.batch
         if remembered is not None:
             removed = _named(work.remembered, {path for one in done for path in one.remembered_removed})
             added = [file for one in done for file in one.remembered]
             commit(self._tables.remembered, added, removed, batch=work.batch, table=remembered)
+            batch = batch.also(REMEMBERED) if added or removed else batch
         removed = _named(work.rows, {path for one in done for path in one.rows_removed})
         added = [file for one in done for file in one.rows]
-        commit(self._tables.rows, added, removed, batch=work.batch, table=table, always=True)
+        commit(self._tables.rows, added, removed, batch=batch, table=table, always=True)
+
+
+def _changing(batch: Batch, *, quarantine: bool, streams: bool) -> Batch:
+    """The batch as it is committed to the table, with the tables beside it that it has changed."""
+    batch = batch.also(QUARANTINED) if quarantine else batch
+    return batch.also(STREAMS) if streams else batch
 
 
 def _named(files: dict[int, list[File]], paths: set[str]) -> list[File]:

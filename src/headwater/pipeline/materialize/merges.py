@@ -12,18 +12,21 @@ from headwater.pipeline.lake import Batch, File, Lake, noted
 from headwater.pipeline.materialize.batches import Cuts, changes, kept_before, kept_by
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
 from headwater.pipeline.materialize.merging import merge
-from headwater.pipeline.materialize.tables import Tables, files_of, read_files
+from headwater.pipeline.materialize.tables import REMEMBERED, Tables, files_of, read_files
 
 _GONE = "_gone"
 
 
-def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: Batch) -> None:
-    """Apply the events of a batch, all of them in memory. If they change no row, nothing is committed to the table."""
+def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: Batch) -> Batch:
+    """Apply the events of a batch, all of them in memory. If they change no row, nothing is committed to the table.
+
+    Returns the batch, with the tables beside the table that it has changed.
+    """
     layout = msgspec.structs.replace(layout, payload=layout.payload.append(pa.field(BUCKET, pa.int32())))
     events = aligned(changes(events), layout.events)
     table = tables.rows.open()
     if batch.is_done(table) or not (events.num_rows or cuts.new):
-        return
+        return batch
     scope = _Scope(layout, events, cuts)
     is_partial = not layout.is_history and layout.sequence is None and not cuts.new
     rows = layout.rows.empty_table() if is_partial else scope.read(tables.rows, table, layout.rows)
@@ -36,12 +39,14 @@ def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, 
         key = (*layout.identity, *(("incarnation", "order") if layout.is_history else ()))
         gone = _absent(remembered, merged.remembered, key)
         _merge_into(remembered_table, kept_by(merged.remembered, batch), gone, key, batch=batch)
+        batch = batch.also(REMEMBERED)
     if merged.rows_changed or is_partial:
         before = rows
         if is_partial:  # rows of deleted entities are removed, if they exist
             before = events.select([*layout.identity, BUCKET])
         gone = _absent(before, merged.rows, layout.row_key)
         _merge_into(table, merged.rows, gone, layout.row_key, batch=batch)
+    return batch
 
 
 class _Scope:

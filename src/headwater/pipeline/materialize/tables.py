@@ -24,6 +24,8 @@ from headwater.pipeline.lake import Batch, File, Lake
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, TIME, Layout, aligned
 from headwater.pipeline.materialize.settings import Settings
 
+REMEMBERED, STREAMS, QUARANTINED = "tombstones", "streams", "quarantine"  # the tables beside the table
+
 _SETTINGS = "headwater.materialize"
 _STREAMS = pa.schema(
     [
@@ -68,8 +70,7 @@ class Tables(msgspec.Struct, frozen=True):
 
 def tables_at(uri: str) -> Tables:
     uri = uri.rstrip("/")
-    names = ("", ".tombstones", ".streams", ".quarantine")
-    return Tables(*(Lake(f"{uri}{name}") for name in names))
+    return Tables(Lake(uri), *(Lake(f"{uri}.{name}") for name in (REMEMBERED, STREAMS, QUARANTINED)))
 
 
 def buckets_for(stream_bytes: int) -> int:
@@ -81,8 +82,8 @@ def buckets_for(stream_bytes: int) -> int:
 
 def group_of(tables: Tables, layout: Layout, checkpoint: str | None = None) -> TableGroup:
     """The tables that a job with this layout has, and its checkpoint."""
-    kept = {} if layout.sequence is None else {"tombstones": tables.remembered}
-    others = {"streams": tables.streams, "quarantine": tables.quarantine, **kept}
+    kept = {} if layout.sequence is None else {REMEMBERED: tables.remembered}
+    others = {STREAMS: tables.streams, QUARANTINED: tables.quarantine, **kept}
     return TableGroup(tables.rows, others, beside(tables.rows.uri, "checkpoint", checkpoint))
 
 

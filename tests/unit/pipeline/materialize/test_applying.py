@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headwater.errors import BatchReusedError, CheckpointMismatchError, OptionError
+from headwater.pipeline.checkpoints import hash_of_range
 from headwater.pipeline.lake import Batch
 from headwater.pipeline.materialize import applying, merges
 from headwater.pipeline.materialize.applying import Applier
@@ -336,3 +337,27 @@ def test_tables_of_a_job_that_was_killed_while_it_created_them(tmp_path: Path) -
     shutil.rmtree(tables.quarantine.uri)
     prepare(tables, Settings(buckets=BUCKETS), layout)
     assert apply(tables, layout, "merge", [change(1, 0, "k")]) == ["k"]
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+@pytest.mark.parametrize("set_back", ["streams", "quarantine", "remembered"])
+def test_a_table_beside_the_table_that_was_set_back(tmp_path: Path, path: str, set_back: str) -> None:
+    layout, tables = Layout(PAYLOAD, sequence=pa.int64()), tables_at(str(tmp_path / "t"))
+    settings, checkpoint = Settings(buckets=BUCKETS), tmp_path / "t.checkpoint"
+    prepare(tables, settings, layout)
+    lake = getattr(tables, set_back)
+    shutil.copytree(lake.uri, tmp_path / "saved")
+    bad = {**change(1, 20, "k"), "type": None, "bad": "no event", "message": "{}"}
+    apply(tables, layout, path, [change(1, 0, "k"), deletion(1, 9, "k", sequence=3), bad], [change(1, 40, "l")])
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+        (checkpoint / name / "1").write_text("")
+    (checkpoint / "metadata").write_text('{"id": "job"}')
+    made_of = hash_of_range(checkpoint, 1)
+    assert made_of is not None
+    tables.rows.commit(tables.rows.open(), [], batch=Batch("job", 1, made_of))
+    prepare(tables, settings, layout)
+    shutil.rmtree(lake.uri)
+    shutil.copytree(tmp_path / "saved", lake.uri)
+    with pytest.raises(CheckpointMismatchError, match=f"{lake.uri} was set back: it lacks batch 0"):
+        prepare(tables, settings, layout)
