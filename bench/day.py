@@ -2,8 +2,8 @@
 
 python -m bench.day [--batches 1440] [--out bench/results]
 
-A day at one batch a minute has 1,440 batches. With fewer, each stands for a longer time. An hour of retention takes as
-long as the batches of an hour take, measured at the start, so files become old at the right batch. The table has the
+A day at one batch a minute has 1,440 batches. With fewer, each stands for a longer time. An hour of retention lasts as
+long as the batches of an hour took, so files become old at the right batch. The table has the
 defaults of the job, except that files are kept for 4 hours instead of a day, because nothing is deleted on the first
 day otherwise. Beside it runs the same job with 64 buckets and files that are kept for a week.
 """
@@ -38,7 +38,6 @@ from headwater.spark import session
 STREAM = "day"
 DAY, HOURS = 1_440, 24  # batches
 EVENTS, KEYS = 200, 20_000  # of a batch; of the table
-WARM_UP = 20  # batches, whose time makes an hour
 SAMPLES = 120
 LOOK_S = 0.2
 SERIES: dict[str, dict[str, Any]] = {
@@ -75,11 +74,6 @@ class _Day:
     def samples(self, batches: int) -> Iterator[Sample]:
         self._append([range(KEYS)])
         self._start().wait()
-        self._append(self._chosen(WARM_UP))
-        job = self._start(max_records=EVENTS)
-        job.wait()
-        spans_ms = [span for _, span in sorted(_spans_ms(job).items())][WARM_UP // 2 :]
-        limits.PIPELINE_HOUR_S = statistics.median(spans_ms) / 1000 * batches / HOURS
         self._append(self._chosen(batches))
         yield from self._watch(self._start(max_records=EVENTS), batches)
 
@@ -105,11 +99,19 @@ class _Day:
         for due in itertools.count(step, step):
             while len(spans_ms) < due and not job.wait(LOOK_S):
                 spans_ms |= _spans_ms(job)
+                self._set_hour(spans_ms, batches)
             spans_ms |= _spans_ms(job)
             last = [spans_ms[number] for number in sorted(spans_ms)][-step:]
             yield {"batch": len(spans_ms), "of": batches, "batch_ms": statistics.median(last), **self._measured()}
             if not job.is_active:
                 return
+
+    def _set_hour(self, spans_ms: dict[int, int], batches: int) -> None:
+        """An hour of retention lasts as long as its batches took, at the pace of the newest ones."""
+        retained = round(self._options["retain_hours"] * batches / HOURS)
+        newest = [spans_ms[number] for number in sorted(spans_ms)][-retained:]
+        if newest:
+            limits.PIPELINE_HOUR_S = sum(newest) / len(newest) / 1000 * batches / HOURS
 
     def _measured(self) -> Sample:
         sizes = _sizes(self._table)
