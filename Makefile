@@ -7,7 +7,7 @@ NODE_DIR := tests/node
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup run test test-fast test-release coverage simulate twins check-generated lint docs fuzz bench soak smoke lock clean
+.PHONY: help setup run test test-fast test-release coverage simulate twins check-generated lint docs fuzz bench soak smoke release lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,11 @@ soak: setup ## ten minutes of full load, with kills
 
 smoke: setup ## install wheel and sdist in clean environments and test them
 	$(BIN)/python -m tools.smoke
+
+# Uploads nothing: it prints the command for that.
+release: setup ## build, check and test the wheel and the sdist of a release
+	$(BIN)/python -c "import twine" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check "twine>=6"
+	$(BIN)/python -m tools.release $(ARGS)
 
 # Images get the versions that the tests ran with.
 SHIPPED := --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-annotate --no-header

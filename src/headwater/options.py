@@ -26,6 +26,7 @@ class Option(msgspec.Struct, frozen=True):
     type: Any  # with its bounds
     kind: type  # without bounds and None: the type of one value
     many: bool  # whether it takes a list of values
+    is_table: bool  # whether it takes values by name
     default: Any
     help: str
     metavar: str
@@ -46,7 +47,17 @@ def _option(field: msgspec.structs.FieldInfo) -> Option:
     extra = meta.extra or {}
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     metavar, secret = extra.get("metavar", ""), extra.get("secret", False)
-    return Option(field.name, field.type, _kind(hint), is_list(hint), default, meta.description, metavar, secret)
+    return Option(
+        name=field.name,
+        type=field.type,
+        kind=_kind(hint),
+        many=is_list(hint),
+        is_table=is_table(hint),
+        default=default,
+        help=meta.description,
+        metavar=metavar,
+        secret=secret,
+    )
 
 
 def _kind(hint: Any) -> type:
@@ -60,10 +71,16 @@ def is_list(hint: Any) -> bool:
     return get_origin(hint) in (list, tuple) or any(get_origin(one) in (list, tuple) for one in get_args(hint))
 
 
+def is_table(hint: Any) -> bool:
+    return get_origin(hint) is dict
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file. `-` in names of options is replaced by `_`."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OptionError(f"{path} is not TOML: {error}") from None
     return underscored(found, str(path))

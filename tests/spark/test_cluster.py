@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +48,7 @@ def cluster(directory: Path) -> Iterator[str]:
         stack.enter_context(daemon("master.Master", "127.0.0.1", "--port", str(port), "--webui-port", "0", log=log))
         for host in ("127.0.0.1", "127.0.0.2"):  # Spark speculates on another host only
             stack.enter_context(daemon("worker.Worker", host, *worker, log=log))
-        wait_for(lambda: len(re.findall(r"Registering worker", log.read_text())), 2)
+        wait_for(lambda: len(re.findall(r"Registering worker", log.read_text())), 2, limit_s=240)  # Java starts
         yield url
 
 
@@ -71,3 +73,41 @@ def test_a_cluster_that_speculates(server: Server, tmp_path: Path) -> None:
     work = (tmp_path / "work").rglob("stderr")
     attempts = re.findall(r"Running task (\d+)\.(\d+) in stage", "".join(path.read_text() for path in work))
     assert ("0", "1") in attempts, "nothing was started twice"
+
+
+def bare_python(directory: Path) -> Path:
+    """A Python with the packages of this one except Headwater, as on a worker of a cluster."""
+    venv.create(directory, with_pip=False)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # whose own .pth files are not read
+    return directory / "bin" / "python"
+
+
+def pipeline(directory: Path, *arguments: str) -> tuple[int, str]:
+    """Run a command in a directory that the workers do not have as theirs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headwater", "pipeline", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_error_of_a_worker_without_headwater_is_told(server: Server, tmp_path: Path) -> None:
+    settings = {
+        "spark.pyspark.python": str(bare_python(tmp_path / "python")),
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "1",
+    }
+    with Client(server.url) as client, cluster(tmp_path) as master:
+        client.stream("cluster/raw").create(messages=[{"n": n} for n in range(100)])
+        flags = ["--url", server.url, "--streams", "cluster/raw", "--table", "lake/raw", "--once", "--master", master]
+        flags += [f"--conf={key}={value}" for key, value in settings.items()]
+        code, err = pipeline(tmp_path, "archive", *flags)
+    missing = "a task of Spark failed: ModuleNotFoundError: No module named 'headwater'"
+    assert (code, err.splitlines()[-1]) == (1, f"headwater: {missing}. It can be tried again.")

@@ -15,7 +15,8 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def flag(option: Option, *, repeatable: bool = False, name: str = "", told: str = "") -> inspect.Parameter:
-    """Make a flag. Its default is None, which means not given. Lists are `a,b`, unless `repeatable`."""
+    """Make a flag. Its default is None, which means not given. Lists are `a,b`, unless `repeatable`; values by name
+    are one flag for each."""
     named = name or option.flag
     text = option.help
     kind: Any = str if option.many else option.kind
@@ -23,7 +24,7 @@ def flag(option: Option, *, repeatable: bool = False, name: str = "", told: str 
         text += (
             f" Default: {option.default:g}." if isinstance(option.default, float) else f" Default: {option.default}."
         )
-    if repeatable and option.many:
+    if (repeatable and option.many) or option.is_table:
         kind, text = list[str], f"{text} Repeatable."
     found = typer.Option(named, help=f"{text}{told}", show_default=False, metavar=option.metavar or None)
     return inspect.Parameter(option.name, _KEYWORD, default=None, annotation=Annotated[kind | None, found])

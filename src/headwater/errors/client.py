@@ -135,6 +135,12 @@ class OptionError(ClientError):
     )
 
 
+class SparkStartError(ClientError):
+    title = "Spark did not start"
+    advice = "Check that the master of Spark runs and that this machine has memory for it, then try again."
+    retryable = True
+
+
 class SchemaError(ClientError):
     title = "The schema does not fit"
     advice = "Select, rename or cast the columns."

@@ -34,6 +34,7 @@ SPARK_SHARING_ROUNDS_MAX = 16  # in which the limits of a batch are divided amon
 PIPELINE_POLL_S = 1.0  # interval at which an idle job checks for new data
 PIPELINE_LOCK_WAIT_S = 0.5  # for a run that has just ended and still holds its checkpoint
 PIPELINE_LOOK_S = 0.5  # interval at which the state of running jobs is read
+PIPELINE_MASTER_CONNECT_S = 10.0  # for a connection to the master of a standalone cluster
 PIPELINE_LINE_EVERY_S = 5.0  # between two status lines if there is no terminal
 PIPELINE_STREAMS_SHOWN = 8  # the streams with the largest lag
 PIPELINE_FILE_BYTES = 128 * 1024 * 1024  # of rows in memory before a task writes them to files

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Unpack
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater import limits
 from headwater.client import StreamInfo
 from headwater.pipeline.belonging import TableGroup
-from headwater.pipeline.checkpoints import beside, ends_of, has_begun, position_of, range_of
+from headwater.pipeline.checkpoints import beside, check_file_system, ends_of, has_begun, position_of, range_of
+from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.continuity import CONTINUES_AT
 from headwater.pipeline.lake import Batch, File, Lake, telling_conflicts
-from headwater.pipeline.locations import check_apart, check_surroundings, local_path
+from headwater.pipeline.locations import absolute, check_apart, check_surroundings, local_path
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import Source
@@ -76,6 +78,7 @@ def archive(
     compact_every: int = limits.PIPELINE_COMPACT_EVERY,
     retain_hours: int | None = limits.PIPELINE_RETAIN_H,
     name: str = "archive",
+    **connecting: Unpack[Connecting],
 ) -> StreamingJob:
     """Store every message of the matching streams as a row of a Delta table, which is created if it does not exist.
 
@@ -83,10 +86,12 @@ def archive(
     needs are deleted (None: never). With `compact_every=0` neither is done.
     """
     upkeep = Upkeep(compact_every, retain_hours)
+    table = absolute(table)
     source = Source(
         url=url,
         streams=streams,
         token=token,
+        connecting=connecting,
         starting_offsets=starting_offsets,
         starting_timestamp=starting_timestamp,
         max_records=max_records,
@@ -96,6 +101,10 @@ def archive(
     place = beside(table, "checkpoint", checkpoint)
     check_apart({"the table": table, "the table of streams": streams_table(table), "the checkpoint": place})
     check_surroundings(table)
+    source.check()
+    check_file_system(spark, place)
+    if not has_begun(place):
+        source.check_streams()
     rows = source.rows(spark, "durable-streams", is_first=not has_begun(place), valueType="binary").select(*COLUMNS)
     archiving = _Archiving(Lake(table), source, place, upkeep)
     archiving.open()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headwater.errors import OptionError
-from headwater.pipeline.locations import check_apart, is_url, local_path, same_place
+from headwater.pipeline.locations import absolute, check_apart, is_url, local_path, same_place
 from headwater.spark.positions import Place, parse_place
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def beside(table: str, name: str, given: str | None = None) -> str:
     """The checkpoint of a job: the given one, or beside the table. A table in an object store needs a given one."""
     if given is not None:
+        given = absolute(given)
         if same_place(given, table):
             raise OptionError(f"the checkpoint {given} is the table itself; put it elsewhere")
         check_apart({"the checkpoint": given, "the table": table})
@@ -27,6 +29,20 @@ def beside(table: str, name: str, given: str | None = None) -> str:
     if is_url(table):
         raise OptionError(f"the table {table} is in an object store: set a checkpoint on a disk or in HDFS")
     return f"{table.rstrip('/')}.{name}"
+
+
+def check_file_system(spark: SparkSession, checkpoint: str) -> None:
+    """Refuse a checkpoint at a URL for which Spark has no file system, before anything is created."""
+    if not is_url(checkpoint):
+        return
+    try:
+        spark.read.text(checkpoint)
+    except Exception as error:  # noqa: BLE001  # of Java, in several classes
+        if not re.search("UnsupportedFileSystemException|ClassNotFoundException|No FileSystem", str(error)):
+            return  # it does not exist yet, or cannot be reached: the query will tell
+        told = f"Spark has no file system for the checkpoint {checkpoint}"
+        how = "use a directory that driver and tasks share, or add the jars of the file system (spark.jars.packages)"
+        raise OptionError(f"{told}: {how}") from None
 
 
 def has_begun(checkpoint: str) -> bool:

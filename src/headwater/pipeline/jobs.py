@@ -14,6 +14,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     rows_per_s: float = 0.0  # of the last batch
     lag_bytes: dict[str, int] = {}  # by stream, where it is known
+    doing: str = ""  # what it does or waits for, if it is known
 
 
 class Job(Protocol):

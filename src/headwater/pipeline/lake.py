@@ -25,8 +25,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from headwater.errors import BatchReusedError, JobConflictError, SchemaError, UnsupportedTableError
+from headwater.errors import BatchReusedError, JobConflictError, OptionError, SchemaError, UnsupportedTableError
 from headwater.pipeline.features import check_readable, check_writable, refuse_unknown
+from headwater.pipeline.locations import local_path
 
 _COMPRESSION = "zstd"
 
@@ -166,6 +167,7 @@ class Lake(msgspec.Struct, frozen=True):
         Files in `removing` are removed by the same commit. It fails if another commit removed one of them first.
         """
         check_writable(table, removes=bool(removing or replacing))
+        self._check_visible(files)
         filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
         table.create_write_transaction(
             [*(file.added() for file in files), *(file.removed() for file in removing)],
@@ -175,6 +177,16 @@ class Lake(msgspec.Struct, frozen=True):
             partition_filters=filters or None,
             commit_properties=noted(batch),
         )
+
+    def _check_visible(self, files: Sequence[File]) -> None:
+        """Refuse files that a task wrote to a disk of another machine: the table would lack them."""
+        directory = local_path(self.uri)
+        if directory is None:
+            return
+        for file in files:
+            if not (directory / file.path).exists():
+                told = f"a task has written {file.path} of the table {self.uri}, and it is not on the driver's machine"
+                raise OptionError(f"{told}: on a cluster a table is in an object store, or on a disk that all share")
 
 
 def _check_columns(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> None:

@@ -28,6 +28,15 @@ def local_path(location: str) -> Path | None:
     return None if _WITH_SCHEME.match(location) else Path(location)
 
 
+def absolute(location: str) -> str:
+    """The location as all processes understand it: a path is that of this process's working directory."""
+    if not location.strip():
+        raise OptionError("the path of a table or checkpoint is empty")
+    place = local_path(location)
+    is_complete = place is None or (place.is_absolute() and _WITH_SCHEME.match(location) is not None)
+    return location if place is None or is_complete else os.path.abspath(place.expanduser())
+
+
 def is_url(location: str) -> bool:
     """Whether it is a URL of something other than a file."""
     return local_path(location) is None

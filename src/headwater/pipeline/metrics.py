@@ -22,7 +22,10 @@ def serving_metrics(jobs: Mapping[str, Job], port: int | None) -> Iterator[None]
         raise OptionError("metrics need prometheus-client: pip install '.[spark]' in a checkout of Headwater") from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Metrics(jobs))
-    server, thread = start_http_server(port, registry=registry)
+    try:
+        server, thread = start_http_server(port, registry=registry)
+    except OSError as error:
+        raise OptionError(f"metrics_port {port} cannot be used: {error.strerror}; choose another port") from None
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -22,9 +23,10 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from headwater import limits
 from headwater.errors import BodyTooLargeError, DataLossError, OptionError, PartialWriteError, SchemaError
-from headwater.pipeline.checkpoints import beside
+from headwater.pipeline.checkpoints import beside, check_file_system
+from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.lake import Lake
-from headwater.pipeline.locations import local_path
+from headwater.pipeline.locations import absolute, is_url, local_path
 from headwater.pipeline.running import LoopJob, Step, StreamingJob, cause_of, start_loop, start_query
 from headwater.pipeline.scanning import paths_of, scan
 from headwater.pipeline.targets import Identity, Target
@@ -54,14 +56,16 @@ def publish(
     every_s: float = limits.PIPELINE_POLL_S,
     token: str | None = None,
     name: str = "publish",
+    **connecting: Unpack[Connecting],
 ) -> LoopJob | StreamingJob:
     """Publish the versions of a Delta table, or the rows of a streaming DataFrame.
 
     The columns `keys` are the key. The value is made from the other columns or `columns`, or is the JSON text in
     `value_column`. Rows of a query are upserts, or deletes if the SQL expression `apply_as_deletes` is true.
     """
-    target = Target(url=url, type=type, to=to, to_table=to_table, token=token)
+    target = Target(url=url, type=type, to=to, to_table=to_table, token=token, connecting=connecting)
     target.check()
+    table = None if table is None else absolute(table)
     if not keys:
         raise OptionError("keys is missing: set it to the columns of the key")
     if columns is not None and value_column is not None:
@@ -366,6 +370,9 @@ def _publish_rows(
         raise OptionError("rows must be a streaming DataFrame; to publish a batch, write it to a Delta table")
     if checkpoint is None:
         raise OptionError("rows needs a checkpoint")
+    checkpoint = absolute(checkpoint)
+    if is_url(checkpoint):
+        check_file_system(rows.sparkSession, checkpoint)
     shape.needed(rows.columns)
 
     def work(batch: DataFrame, number: int, job: str) -> None:

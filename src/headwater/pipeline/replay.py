@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pyarrow as pa
@@ -33,15 +33,17 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of
 from headwater.pipeline.archive import streams_table
+from headwater.pipeline.connecting import Connecting, check_connection
 from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
 from headwater.pipeline.lake import Lake
+from headwater.pipeline.locations import absolute
 from headwater.pipeline.records import APPEND_END
 from headwater.pipeline.running import LoopJob, Step, start_loop
 from headwater.pipeline.scanning import paths_of, scan
 from headwater.positions import Position
 from headwater.protocol.globs import glob
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.options import checked_path, read_options
+from headwater.spark.options import checked_path
 from headwater.spark.positions import byte_position, incarnation
 
 log = logging.getLogger(__name__)
@@ -61,17 +63,18 @@ def replay(
     allow_gaps: bool = False,
     token: str | None = None,
     name: str = "replay",
+    **connecting: Unpack[Connecting],
 ) -> LoopJob:
     """Write the matching streams of an archive to a server: to their own paths, or below `to`.
 
     Of a stream that was deleted and created again, the last archived incarnation is written. If the archive lacks rows
     of any of the streams, nothing is written, unless `allow_gaps` is set: then the rows that exist are written.
     """
+    table = absolute(table)
+    connection = check_connection(url, token, connecting)
     if not Lake(table).exists():
         raise OptionError(f"there is no archive at {table}")
     _check_archive(Lake(table))
-    options = {"url": url, "streams": "unused", **({} if token is None else {"token": token})}
-    connection = read_options(options, bounded=True, state=False).connection
     target = checked_path(to.strip("/")) if to else None
     replaying = _Replaying(spark, Lake(table), connection, target, streams, allow_gaps=allow_gaps)
     return start_loop(replaying.steps, name=name, once=True)

@@ -73,6 +73,7 @@ class StreamingJob:
             rows=self._rows,
             rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
             lag_bytes=_bytes(lag(seen[-1])) if seen else {},
+            doing=_doing(str(self.query.status["message"])),
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -132,6 +133,25 @@ class StreamingJob:
         return seen
 
 
+def _doing(message: str) -> str:
+    """What a query does, from its status. Spark names the source by its class."""
+    for start, words in _STATUS.items():
+        if message.startswith(start):
+            return words
+    return message.lower()
+
+
+_STATUS = {
+    "Initializing": "starting",
+    "Getting offsets": "asking the server for new data",
+    "Processing": "processing a batch",
+    "No new data": "waiting for data",
+    "Waiting for": "waiting for data",
+    "Stopped": "",
+    "Terminated": "",
+}
+
+
 def _bytes(behind: list[StreamLag]) -> dict[str, int]:
     return {each.stream: each.bytes for each in behind if each.stream is not None and each.bytes is not None}
 
@@ -170,6 +190,16 @@ def cause_of(error: Exception) -> Exception:
         if isinstance(kind, type) and issubclass(kind, HeadwaterError):
             return kind(what)
     return error
+
+
+def raised_in_worker(text: str) -> str | None:
+    """The error of a Python worker, from its traceback in the text of another error."""
+    _, _, traceback = text.rpartition(_TRACEBACK)
+    lines = traceback.splitlines()[1:] if _TRACEBACK in text else []
+    return next((line.strip() for line in lines if line.strip() and not line[0].isspace()), None)
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from headwater import limits
 from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, StreamGoneError, StreamNotFoundError
 from headwater.log.content import ContentKind, kind_of
+from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.running import LoopJob, Step, start_loop
 from headwater.pipeline.sources import Source, is_pattern
 from headwater.spark.connection import ConnectionOptions
@@ -35,12 +37,15 @@ def snapshot(
     grace_s: float = limits.PIPELINE_SNAPSHOT_GRACE_S,
     token: str | None = None,
     name: str = "snapshot",
+    **connecting: Unpack[Connecting],
 ) -> LoopJob:
     """Make a snapshot of each stream that has grown by `min_bytes` since its last one.
 
     Older snapshots are deleted `grace_s` seconds after the next one was made.
     """
-    snapshots = _Snapshots(spark, Source(url=url, streams=streams, token=token), min_bytes, grace_s)
+    source = Source(url=url, streams=streams, token=token, connecting=connecting)
+    source.check()
+    snapshots = _Snapshots(spark, source, min_bytes, grace_s)
     return start_loop(snapshots.steps, name=name, once=once, every_s=every_s)
 
 
@@ -62,11 +67,8 @@ class _Snapshots:
             yield Step(rows=sum(row.made for row in done), lag_bytes={row.stream: row.lag for row in done})
 
     def _wanted(self) -> Iterator[str]:
-        found = self._source.tails()
-        missing = [] if is_pattern(self._source.streams) else sorted({*self._source.reading().streams} - found.keys())
-        if missing:
-            raise StreamNotFoundError(f"no stream at {', '.join(missing)}")
-        for path, info in found.items():
+        self._source.check_streams()
+        for path, info in self._source.tails().items():
             if kind_of(info.content_type) is ContentKind.JSON:
                 yield path
             elif not is_pattern(self._source.streams):

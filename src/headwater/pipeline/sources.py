@@ -12,7 +12,8 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.client import Client, StreamInfo
-from headwater.errors import OptionError, ProtocolError, RequestError
+from headwater.errors import OptionError, ProtocolError, RequestError, StreamNotFoundError
+from headwater.pipeline.connecting import Connecting, check_connection, format_options
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
 from headwater.spark.positions import Place, byte_position
@@ -22,6 +23,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     streams: str  # paths, or a glob
     token: str | None = None
+    connecting: Connecting = {}
     starting_offsets: str | None = None
     starting_timestamp: datetime | str | None = None
     max_records: int | None = None  # of a batch
@@ -40,6 +42,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             options |= self._start()
         reader = spark.readStream.format(kind).options(**options)
         return (reader.schema(schema) if schema is not None else reader).load()
+
+    def check(self) -> None:
+        """Raise an error if the connection cannot work, before anything is created."""
+        check_connection(self.url, self.token, self.connecting)
+        read_options({**self._options(), **self._start()}, bounded=False)
 
     def reading(self) -> ReadOptions:
         return read_options(self._options(), bounded=False, state=False)
@@ -70,6 +77,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """The bytes in the selected streams, as far as their offsets count bytes."""
         return sum(byte_position(info.tail_offset) or 0 for info in self.tails().values())
 
+    def check_streams(self) -> None:
+        """Raise an error if a named stream does not exist, before anything is created."""
+        missing = [] if is_pattern(self.streams) else sorted({*self.reading().streams} - self.tails().keys())
+        if missing:
+            raise StreamNotFoundError(f"no stream at {', '.join(missing)}")
+
     def first_offset(self, path: str) -> str | None:
         """The first offset of a stream, if the server lists its streams."""
         with self.client() as client:
@@ -84,14 +97,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def _options(self) -> dict[str, str]:
         name = "pattern" if is_pattern(self.streams) else "streams"
         given = {
-            "url": self.url,
             name: self.streams,
-            "token": self.token,
             "maxRecordsPerTrigger": self.max_records,
             "maxBytesPerTrigger": self.max_bytes,
         }
         told = {name: str(value) for name, value in given.items() if value is not None}
-        return {**told, "failOnDataLoss": str(self.fail_on_data_loss).lower()}
+        connection = format_options(self.url, self.token, self.connecting)
+        return {**connection, **told, "failOnDataLoss": str(self.fail_on_data_loss).lower()}
 
     def _start(self) -> dict[str, str]:
         if self.starting_timestamp is None:

@@ -24,6 +24,7 @@ from headwater.errors import (
     StreamNotFoundError,
     UnauthorizedError,
 )
+from headwater.pipeline.connecting import Connecting, check_connection, format_options
 from headwater.protocol.tables.rows import Row
 from headwater.spark.options import write_options
 from headwater.spark.positions import incarnation
@@ -54,8 +55,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     to: str | None = None
     to_table: str | None = None
     token: str | None = None
+    connecting: Connecting = {}
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r} of {self.url!r})"
 
     def check(self) -> None:
+        check_connection(self.url, self.token, self.connecting)
         if (self.to is None) == (self.to_table is None):
             raise OptionError("set one target: a stream (to), or a table of the server (to_table)")
         if (self.type is None) != (self.to is None):
@@ -83,7 +89,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return changes.select(F.lit(self.type).alias("type"), "key", named, "value")
 
     def _connection(self) -> dict[str, str]:
-        return {"url": self.url, **({} if self.token is None else {"token": self.token})}
+        return format_options(self.url, self.token, self.connecting)
 
     def identity(self) -> Identity | None:
         """The identity of the target; None if it does not exist."""

@@ -1,8 +1,9 @@
-"""A Spark home without the zipped PySpark, so that local sessions start faster.
+"""The Spark that a session uses: what can be checked before it starts, and a home without zipped modules.
 
-Spark puts `python/lib/pyspark.zip` first in the module path of its Python workers. The modules in this file are not
-compiled, so every worker compiles PySpark when it starts: 1 s of processor time. A query uses up to six workers. In a
-home without this file, workers import the installed and compiled PySpark.
+A Spark home without the zipped PySpark lets local sessions start faster. Spark puts `python/lib/pyspark.zip` first in
+the module path of its Python workers. The modules in this file are not compiled, so every worker compiles PySpark when
+it starts: 1 s of processor time. A query uses up to six workers. In a home without this file, workers import the
+installed and compiled PySpark.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -17,11 +20,53 @@ from pathlib import Path
 
 import pyspark
 
+from headwater.errors import OptionError
 from headwater.spark.cache import cache_directory
 
 _INSTALLED = Path(pyspark.__file__).parent
 _ZIPPED = "python"
 _PYTHON_OPTIONS = ("spark.pyspark.python", "spark.pyspark.driver.python")
+
+
+_MASTERS = re.compile(
+    r"local(-cluster)?|local\[(\*|[1-9]\d*)(, *[1-9]\d*)?\]|local-cluster\[\d+, *\d+, *\d+\]"
+    r"|spark://[^\s/,]+:\d+(,[^\s/,]+:\d+)*|yarn|k8s://\S+"
+)
+
+
+def check_master(master: str) -> None:
+    """Refuse a master that cannot be one. A Spark Connect server cannot run the driver's part of the formats."""
+    if master.startswith("sc://"):
+        told = f"{master} is a Spark Connect server, whose client cannot run jobs and register formats"
+        raise OptionError(f"{told}; use the master of the cluster, such as spark://HOST:PORT or yarn")
+    if not _MASTERS.fullmatch(master):
+        known = "local[*], local[2], spark://HOST:7077, yarn or k8s://HOST:PORT"
+        raise OptionError(f"master must be {known}, got {master!r}")
+
+
+def check_environment(master: str) -> None:
+    """Refuse environment variables with which Spark does not start, or starts something else."""
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        if os.environ.get(name):
+            raise OptionError(f"{name} is set, which starts a client of Spark Connect; unset it")
+    home = os.environ.get("SPARK_HOME")
+    if home is not None:
+        _check_home(Path(home))
+    python = os.environ.get("PYSPARK_PYTHON")
+    if python is not None and master.startswith("local") and shutil.which(python) is None:
+        raise OptionError(f"PYSPARK_PYTHON is {python!r}, which is not a program here; unset it or correct it")
+
+
+def _check_home(home: Path) -> None:
+    if not (home / "bin" / "spark-submit").is_file():
+        raise OptionError(f"SPARK_HOME is {str(home)!r}, which has no bin/spark-submit; unset it or correct it")
+    versions = {match[1] for jar in home.glob("jars/spark-core_*.jar") if (match := _CORE.fullmatch(jar.name))}
+    if versions and pyspark.__version__ not in versions:
+        told = f"SPARK_HOME is {str(home)!r}, which is Spark {', '.join(sorted(versions))}"
+        raise OptionError(f"{told}, but PySpark is {pyspark.__version__}; unset it, or install that version of PySpark")
+
+
+_CORE = re.compile(r"spark-core_[\d.]+-(.+)\.jar")
 
 
 @contextlib.contextmanager

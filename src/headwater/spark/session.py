@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
-from headwater.spark.home import compiled_home
+from headwater.spark.home import check_environment, check_master, compiled_home
 from headwater.spark.java import java_home
 
 
@@ -24,10 +24,17 @@ def register(spark: SparkSession) -> SparkSession:
 def session(
     name: str = "headwater", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Create a session with the formats. It is local by default, and uses the system's Java or the packaged one."""
+    """Create a session with the formats. It is local by default, and uses the system's Java or the packaged one.
+
+    Raises OptionError if the master or the environment cannot work.
+    """
+    check_master(master)
+    check_environment(master)
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
+    if config is not None and "spark.pyspark.python" in config:
+        os.environ["PYSPARK_PYTHON"] = config["spark.pyspark.python"]  # PySpark itself looks only at the variable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks need the packages of this interpreter
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the host name of a laptop may not resolve

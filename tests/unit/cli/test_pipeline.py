@@ -25,6 +25,8 @@ from headwater.cli.whole import app
 from headwater.errors import OptionError
 from headwater.pipeline.jobs import Progress
 
+ARCHIVED = ["archive", "--streams", "a", "--table", "t"]
+
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
@@ -75,13 +77,64 @@ def test_flags_come_before_the_file(ran: list[Pipeline], tmp_path: Path, monkeyp
         (["archive", "--streams", "a", "--table", "t", "--max-bytes", "0"], "max_bytes"),
         (["materialize", "--streams", "a", "--table", "t", "--scd", "3"], "scd"),
         (["archive", "--tabel", "t"], "--table"),
-        (["run", "missing.toml"], "missing.toml"),
+        (["run", "missing.toml"], "missing.toml cannot be read: No such file or directory"),
+        (["archive", "--config", "missing.toml"], "missing.toml cannot be read: No such file or directory"),
+        ([*ARCHIVED, "--conf", "spark.x"], "conf must be KEY=VALUE, got 'spark.x'"),
+        ([*ARCHIVED, "--conf", "=1"], "conf must be KEY=VALUE"),
+        ([*ARCHIVED, "--conf", "memory=2g"], "conf must have settings of Spark, spark.KEY=VALUE, got 'memory'"),
+        ([*ARCHIVED, "--conf", "spark.master=yarn"], "conf has spark.master; set it with master"),
+        ([*ARCHIVED, "--conf", "spark.a=1", "--conf", "spark.a=2"], "conf has spark.a twice"),
+        ([*ARCHIVED, "--header", "secret"], "header must be 'NAME: VALUE'"),
+        ([*ARCHIVED, "--header", "a: 1", "--header", "A: 2"], "header has a twice"),
+        ([*ARCHIVED, "--master", "sc://h:15002"], "sc://h:15002 is a Spark Connect server"),
+        ([*ARCHIVED, "--master", "lokal[2]"], "master must be local[*], local[2], spark://HOST:7077"),
+        ([*ARCHIVED, "--master", "local[0]"], "master must be"),
+        ([*ARCHIVED, "--metrics-port", "70000"], "metrics_port"),
     ],
 )
 def test_wrong_options(ran: list[Pipeline], arguments: list[str], told: str) -> None:
     code, output = call(*arguments)
-    assert (code, told in output) == (1 if "missing.toml" in arguments else 2, True), output
+    assert (code, told in output) == (2, True), output
     assert not ran
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[2]", "local[2, 3]", "spark://h:1,g:2", "yarn", "k8s://h"]
+)
+def test_masters(ran: list[Pipeline], master: str) -> None:
+    assert call(*ARCHIVED, "--master", master) == (0, "")
+
+
+def test_options_of_connection_and_session(
+    ran: list[Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(
+        'token = "file"\nclient-certificate = "c"\n'
+        '[header]\n"X-Api-Key" = "k"\nx-other = 7\n[conf]\nspark.executor.memory = "2g"\n"spark.a.b" = true\n'
+    )
+    monkeypatch.setenv("HEADWATER_TOKEN", "environment")
+    flags = ["--token-file", "t", "--header", "x-api-key: own", "--conf", "spark.a.b=x=y", "--ca-file", "ca"]
+    assert call(*ARCHIVED, "--config", str(file), *flags) == (0, "")
+    [pipeline] = ran
+    [options] = pipeline.jobs.values()
+    assert (options.token, options.token_file) == (None, "t")
+    assert options.header == {"x-api-key": "own", "x-other": "7"}
+    assert (options.ca_file, options.client_certificate, options.client_key) == ("ca", "c", None)
+    assert pipeline.session.conf == {"spark.executor.memory": "2g", "spark.a.b": "x=y"}
+    assert "own" not in repr(options)
+
+
+def test_flags_of_run_are_for_every_job(ran: list[Pipeline], tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"conf = ['spark.a=1']\n{PIPELINE}token = 'own'\nheader = ['A: b']\n")
+    flags = ["--url", "http://flag", "--header", "Authorization: Basic x", "--conf", "spark.b=2"]
+    assert call("run", str(file), *flags) == (0, "")
+    [pipeline] = ran
+    assert [options.url for options in pipeline.jobs.values()] == ["http://flag"] * 2
+    assert [options.token for options in pipeline.jobs.values()] == [None, None]
+    assert pipeline.jobs["orders"].header == {"a": "b", "authorization": "Basic x"}
+    assert pipeline.session.conf == {"spark.a": "1", "spark.b": "2"}
 
 
 PIPELINE = """
@@ -131,6 +184,13 @@ def test_a_file_of_jobs(ran: list[Pipeline], tmp_path: Path) -> None:
         ("strems = 'a'\n[jobs.a]\njob = 'archive'\ntable = 't'", "no option strems; did you mean streams?"),
         ("[jobs.a]\njob = 'archive'\ntabel = 't'", "[jobs.a]: there is no option tabel; did you mean table?"),
         ("[jobs.a]\njob = 'archive'\ntable = 1\nstreams = 's'", "table"),
+        ("conf = 'spark.x=1'\n[jobs.a]\njob = 'archive'", "conf must be a table, or a list of KEY=VALUE"),
+        ("conf = {'spark.x' = [1]}\n[jobs.a]\njob = 'archive'", "the conf spark.x must be text, a number"),
+        ("[jobs.a]\njob = 'archive'\nheader = 7", "[jobs.a]: header must be a table"),
+        (
+            "[jobs.a]\njob = 'archive'\ntokenfile = 7",
+            "[jobs.a]: there is no option tokenfile; did you mean token_file?",
+        ),
         ("metrics_port = 'x'\n[jobs.a]\njob = 'archive'\ntable = 't'\nstreams = 's'", "metrics_port"),
     ],
 )
@@ -243,3 +303,110 @@ def test_what_java_says_is_told() -> None:
         "headwater: Py4JJavaError: java.lang.IllegalStateException: two runs. It can be tried again.\n",
     )
     assert "Java process has ended" in told(ConnectionRefusedError(111, "Connection refused"))[1]
+
+
+def test_the_error_of_a_worker_is_told() -> None:
+    class PythonException(Exception):  # noqa: N818
+        pass
+
+    text = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+    ~~~~~~~^^
+OSError: No such file or directory: 'lake/raw'
+\tat org.apache.spark.api.python.BasePythonRunner"""
+    assert told(PythonException(text)) == (
+        RETRY,
+        "headwater: a task of Spark failed: OSError: No such file or directory: 'lake/raw'. It can be tried again.\n",
+    )
+    java = "An error occurred while calling o1.x.\n: org.A: outer\n\tat a\nCaused by: java.io.IOException: disk\n\tat b"
+    assert "PythonException: java.io.IOException: disk." in told(PythonException(java))[1]
+
+
+def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
+    """Run a command that must end before it starts Spark."""
+
+    def start(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("headwater.spark.session", start)
+    return call(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--token-file", "none"], "token_file {here}/none cannot be read: No such file or directory"),
+        (["--token", "a", "--token-file", "none"], "set only one of token, token_file"),
+        (["--ca-file", "none"], "ca_file and client_certificate need a url with https"),
+        (["--url", "https://h", "--ca-file", "none"], "{here}/none cannot be used"),
+        (["--url", "https://h", "--client-certificate", "none"], "{here}/none cannot be used"),
+        (["--url", "https://h", "--client-key", "none"], "client_key needs client_certificate"),
+        (["--url", "h:1"], "url must be that of a server"),
+        (["--table", " "], "the path of a table or checkpoint is empty"),
+        (["--checkpoint", "t"], "is the table itself"),
+        (["--table", "s3://bucket/t"], "set a checkpoint"),
+        (["--starting-timestamp", "yesterday"], "a time must be written as"),
+        (["--starting-timestamp", "2026-01-01", "--starting-offsets", "latest"], "not both"),
+        (["--starting-offsets", "newest"], "startingOffsets must be earliest or latest"),
+        (["--streams", "a/../b"], "not a valid path"),
+        (["--master", "spark://127.0.0.1:1"], "no master of Spark answers at spark://127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_work_is_told_before_spark_starts(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = started(monkeypatch, *ARCHIVED, *arguments)
+    assert message.format(here=tmp_path) in output
+    assert code == (RETRY if "no master" in message else WRONG_OPTIONS)
+    assert len(output.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "--table", "none"], "there is no Delta table at none"),
+        (["publish", "--table", "none", "--keys", "k", "--to", "x", "--type", "t"], "there is no Delta table at none"),
+        (["publish", "--table", "none", "--keys", "k", "--to", "x"], "to needs type"),
+        (["snapshot", "--streams", "x//y"], "not a valid path"),
+    ],
+)
+def test_other_jobs_that_cannot_work(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = started(monkeypatch, *arguments)
+    assert (code, len(output.splitlines())) == (WRONG_OPTIONS, 1)
+    assert message in output
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("SPARK_HOME", "/nowhere", "SPARK_HOME is '/nowhere', which has no bin/spark-submit"),
+        ("SPARK_REMOTE", "sc://h", "SPARK_REMOTE is set"),
+        ("PYSPARK_PYTHON", "python0", "PYSPARK_PYTHON is 'python0', which is not a program"),
+    ],
+)
+def test_environments_that_cannot_work(
+    name: str, value: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, value)
+    code, output = started(monkeypatch, *ARCHIVED)
+    assert (code, message in output) == (WRONG_OPTIONS, True), output
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_home_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "spark"
+    for file in ("bin/spark-submit", "jars/spark-core_2.13-3.5.1.jar"):
+        (home / file).parent.mkdir(parents=True)
+        (home / file).touch()
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    code, output = started(monkeypatch, *ARCHIVED)
+    assert (code, "which is Spark 3.5.1, but PySpark is" in output) == (WRONG_OPTIONS, True), output

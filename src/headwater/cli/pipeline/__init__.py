@@ -19,8 +19,10 @@ from headwater.cli.pipeline.config import (
     Pipeline,
     SessionOptions,
     job_options,
+    layered,
     load_pipeline,
     session_options,
+    tables_parsed,
 )
 from headwater.cli.pipeline.exit_codes import exits
 from headwater.options import Option, options_of, read_toml
@@ -45,8 +47,8 @@ def _command(kind: type[JobOptions]) -> Callable[..., None]:
 
     def command(config: Path | None, **flags: Any) -> None:
         with exits(f"See: headwater pipeline {kind.job} --help"):
-            given = {name: value for name, value in flags.items() if value is not None}
-            given = {**({} if config is None else read_toml(config)), **given}
+            file = {} if config is None else tables_parsed(read_toml(config), str(config))
+            given = layered(file, tables_parsed(_given(flags), "the options"))
             session = {name: given.pop(name) for name in SessionOptions.__struct_fields__ if name in given}
             where = "the options" if config is None else str(config)
             options = job_options(kind, given, where)
@@ -57,6 +59,11 @@ def _command(kind: type[JobOptions]) -> Callable[..., None]:
     flags = [_flag(option) for option in (*options_of(kind), *options_of(SessionOptions))]
     command.__doc__ = _HELP[kind.job]
     return with_flags(command, [parameter("config", Annotated[Path | None, config]), *flags])
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given. One that is repeatable and was not is an empty list."""
+    return {name: value for name, value in flags.items() if value is not None and value != []}
 
 
 def _flag(option: Option) -> inspect.Parameter:
@@ -70,24 +77,19 @@ for _kind in KINDS.values():
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with a table [jobs.NAME] for each job.")]
 
 
-@app.command("run")
-def run(
-    file: _File,
-    once: Annotated[bool, typer.Option("--once", help="Process the data that is there now, and exit.")] = False,
-    master: Annotated[str | None, typer.Option(help="Spark's master.", show_default=False)] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus on this port.")] = None,
-) -> None:
-    """Run the jobs of a file in one Spark session."""
-    given = {"once": once or None, "master": master, "metrics_port": metrics_port}
+def run(file: Path, once: bool, **flags: Any) -> None:
+    """Run the jobs of a file in one Spark session.
+
+    With --once, a job that reads a table or stream which another job writes runs after it. Flags override the file.
+    """
     with exits():
-        watching.run(load_pipeline(file, {name: value for name, value in given.items() if value is not None}))
+        watching.run(load_pipeline(file, {**_given(flags), **({"once": True} if once else {})}))
 
 
-@app.command("status")
-def status(file: _File, as_json: AsJson = False) -> None:
-    """Show the position and lag of the jobs of a file, without starting Spark."""
+def status(file: Path, as_json: bool, **flags: Any) -> None:
+    """Show the position and lag of the jobs of a file, without starting Spark. Flags override the file."""
     with exits():
-        pipeline = load_pipeline(file)
+        pipeline = load_pipeline(file, _given(flags))
         from headwater.cli.pipeline.positions import as_row, status_of
 
         found = [status_of(name, options) for name, options in pipeline.jobs.items()]
@@ -96,3 +98,11 @@ def status(file: _File, as_json: AsJson = False) -> None:
             return
         columns = ("job", "kind", "position", "lag", "most_of_it_in")
         print_table([as_row(one) for one in found], columns, folding=("most_of_it_in",), right=("lag",))
+
+
+_once = typer.Option("--once", help="Process the data that is there now, and exit.")
+_file = parameter("file", _File, inspect.Parameter.empty)
+_connection = [_flag(option) for option in options_of(JobOptions)]
+_session = [_flag(option) for option in options_of(SessionOptions)]
+app.command("run")(with_flags(run, [_file, parameter("once", Annotated[bool, _once], False), *_connection, *_session]))
+app.command("status")(with_flags(status, [_file, *_connection, parameter("as_json", AsJson, False)]))

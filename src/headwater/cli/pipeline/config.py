@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 
@@ -24,10 +24,12 @@ from headwater.options import about, check_known, is_list, read_toml, underscore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.pipeline.connecting import Connecting
     from headwater.pipeline.jobs import Job
 
 Names: TypeAlias = list[str]
 Count: TypeAlias = Annotated[int, Meta(gt=0)]
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65_535)]
 _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -40,17 +42,42 @@ class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
     url: Annotated[str, about("The server.")] = DEFAULT_URL
     token: Annotated[str | None, about("Sent as a bearer token.")] = None
+    token_file: Annotated[str | None, about("A file with the bearer token, read again when it changes.")] = None
+    header: Annotated[dict[str, str], about("Sent with every request.", metavar="'NAME: VALUE'")] = {}
+    ca_file: Annotated[str | None, about("Trust the authorities in this file (PEM), and no others.")] = None
+    client_certificate: Annotated[str | None, about("A certificate (PEM) to show to the server.")] = None
+    client_key: Annotated[str | None, about("Its key, if it is in another file.")] = None
 
     def start(self, spark: SparkSession, name: str) -> Job:
         """Run the job. The jobs are imported here, because they import Spark."""
         function: Callable[..., Job] = getattr(importlib.import_module("headwater.pipeline"), self.job)
         fields = [field for field in msgspec.structs.fields(self) if getattr(self, field.name) != field.default]
-        given = {self.renamed.get(field.name, field.name): getattr(self, field.name) for field in fields}
+        names = {"header": "headers", **self.renamed}
+        given = {names.get(field.name, field.name): getattr(self, field.name) for field in fields}
         return function(spark, name=name, **{"url": self.url, **given})
+
+    @property
+    def connecting(self) -> Connecting:
+        """How to connect to the server, besides the URL and a token."""
+        return {
+            "token_file": self.token_file,
+            "headers": self.header,
+            "ca_file": self.ca_file,
+            "client_certificate": self.client_certificate,
+            "client_key": self.client_key,
+        }
 
     def places(self) -> dict[str, str]:
         """The targets that only this job may write, by kind."""
         return {}
+
+    def read_streams(self) -> str | None:
+        """The streams that the job reads: paths, or a glob."""
+        return None
+
+    def written_streams(self) -> str | None:
+        """The streams that the job writes: a path, or a glob."""
+        return None
 
     def inputs(self) -> dict[str, str]:
         """The tables that the job reads."""
@@ -86,6 +113,9 @@ class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True)
         limits.PIPELINE_RETAIN_H
     )
 
+    def read_streams(self) -> str:
+        return self.streams
+
     def places(self) -> dict[str, str]:
         table = self.table.rstrip("/")
         helpers = {what: f"{table}{ending}" for what, ending in self.helper_tables.items()}
@@ -107,6 +137,10 @@ class ReplayOptions(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields
     to: Annotated[str | None, about("Write below this path. Default: to the streams' own paths.")] = None
     streams: Annotated[str | None, about("A glob over the streams of the archive. Default: all.")] = None
     allow_gaps: Annotated[bool, about("Replay the rows that exist, although the archive lacks others.")] = False
+
+    def written_streams(self) -> str:
+        streams = self.streams or "**"
+        return streams if self.to is None else f"{self.to.strip('/')}/{streams}"
 
     def inputs(self) -> dict[str, str]:
         return {"table": self.table}
@@ -160,6 +194,9 @@ class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields
     def inputs(self) -> dict[str, str]:
         return {"table": self.table}
 
+    def written_streams(self) -> str | None:
+        return self.to
+
 
 class SnapshotOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
     job: ClassVar[str] = "snapshot"
@@ -171,6 +208,9 @@ class SnapshotOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_field
         limits.PIPELINE_SNAPSHOT_GRACE_S
     )
 
+    def read_streams(self) -> str:
+        return self.streams
+
 
 KINDS: dict[str, type[JobOptions]] = {
     kind.job: kind for kind in (ArchiveOptions, ReplayOptions, MaterializeOptions, PublishOptions, SnapshotOptions)
@@ -181,7 +221,8 @@ class SessionOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Options of the Spark session and its metrics."""
 
     master: Annotated[str, about("Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")] = "local[*]"
-    metrics_port: Annotated[int | None, about("Serve metrics for Prometheus on this port.")] = None
+    conf: Annotated[dict[str, str], about("Any setting of Spark.", metavar="KEY=VALUE")] = {}
+    metrics_port: Annotated[Port | None, about("Serve metrics for Prometheus on this port.")] = None
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -193,10 +234,12 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pipeline:
     """Read a file of jobs. Options above `[jobs.NAME]` are for every job that has them; `overrides` take precedence."""
-    given = {**read_toml(path), **(overrides or {})}
+    overrides = tables_parsed(overrides or {}, "the options")
+    given = read_toml(path)
     tables = given.pop("jobs", None)
     if not isinstance(tables, dict) or not tables or not all(isinstance(table, dict) for table in tables.values()):
         raise OptionError(f"{path} has no jobs: each is a table [jobs.NAME] with job = one of {', '.join(KINDS)}")
+    given = layered(tables_parsed(given, str(path)), overrides)
     session = {name: given.pop(name) for name in SessionOptions.__struct_fields__ if name in given}
     kinds = {name: _kind_of(name, table) for name, table in tables.items()}
     known = {name for kind in kinds.values() for name in kind.__struct_fields__}
@@ -204,9 +247,10 @@ def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pip
     jobs = {}
     for name, table in tables.items():
         shared = {key: value for key, value in given.items() if key in kinds[name].__struct_fields__}
-        own = {key: value for key, value in table.items() if key != "job"}
-        forced = {key: value for key, value in (overrides or {}).items() if key in shared}
-        jobs[name] = job_options(kinds[name], {**shared, **own, **forced}, f"[jobs.{name}]")
+        where = f"[jobs.{name}]"
+        own = underscored({key: value for key, value in table.items() if key != "job"}, where)
+        forced = {key: value for key, value in overrides.items() if key in shared}
+        jobs[name] = job_options(kinds[name], layered(shared, tables_parsed(own, where), forced), where)
     _refuse_shared_places(jobs)
     return Pipeline(session_options(session, str(path)), jobs)
 
@@ -238,11 +282,84 @@ def job_options(kind: type[JobOptions], given: Mapping[str, Any], where: str) ->
     given = underscored(given, where)
     defaults = {"url": os.environ.get("HEADWATER_URL"), "token": os.environ.get("HEADWATER_TOKEN")}
     known = {name: value for name, value in defaults.items() if value is not None}
-    return _convert(kind, {**known, **given}, where)
+    return _convert(kind, layered(known, given), where)
 
 
 def session_options(given: Mapping[str, Any], where: str) -> SessionOptions:
-    return _convert(SessionOptions, given, where)
+    """Check the options of the session, as far as this is possible without Spark."""
+    from headwater.spark.home import check_master
+
+    options = _convert(SessionOptions, given, where)
+    check_master(options.master)
+    for key in options.conf:
+        if key in _OWN_SETTINGS:
+            raise OptionError(f"{where}: conf has {key}; {_OWN_SETTINGS[key]}")
+        if not re.fullmatch(r"spark\.[!-<>-~]+", key):
+            raise OptionError(f"{where}: conf must have settings of Spark, spark.KEY=VALUE, got {key!r}")
+    return options
+
+
+_OWN_SETTINGS = {
+    "spark.master": "set it with master",
+    "spark.remote": "a Spark Connect server cannot run jobs",
+    "spark.api.mode": "Spark Connect cannot run jobs",
+    "spark.submit.deployMode": "the command is the driver",
+}
+_PAIRS = {  # options with values by name: how one is written as text, and the error
+    "header": (re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~]*?)[ \t]*"), "'NAME: VALUE' in printable ASCII"),
+    "conf": (re.compile(r"([^=\s]+)=(.*)", re.DOTALL), "KEY=VALUE"),
+}
+_CREDENTIALS = ("token", "token_file")
+
+
+def tables_parsed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options with `header` and `conf` as tables of text: a list of texts is one, and so are dotted keys of TOML."""
+    return {name: _table(name, value, where) if name in _PAIRS else value for name, value in given.items()}
+
+
+def _table(name: str, value: Any, where: str) -> dict[str, str]:
+    """Errors do not show values, which may be secrets."""
+    form, expected = _PAIRS[name]
+    if isinstance(value, dict):
+        pairs = list(_flattened(value, ""))
+    elif isinstance(value, list) and all(isinstance(text, str) for text in value):
+        matches = [(text, form.fullmatch(text)) for text in value]
+        for text, match in matches:
+            if match is None:
+                raise OptionError(f"{where}: {name} must be {expected}, got {re.split('[:=]', text)[0][:80]!r}")
+        pairs = [(match[1], match[2]) for _, match in matches if match is not None]
+    else:
+        raise OptionError(f"{where}: {name} must be a table, or a list of {expected}")
+    table: dict[str, str] = {}
+    for key, one in pairs:
+        key = key.lower() if name == "header" else key
+        if key in table:
+            raise OptionError(f"{where}: {name} has {key} twice")
+        if not isinstance(one, str | int | float):
+            raise OptionError(f"{where}: the {name} {key} must be text, a number, true or false")
+        table[key] = str(one).lower() if isinstance(one, bool) else str(one)
+    return table
+
+
+def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of which later ones take precedence. Tables are joined, and a credential replaces any earlier one."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        if any(name in layer for name in _CREDENTIALS) or "authorization" in layer.get("header", {}):
+            found = {name: value for name, value in found.items() if name not in _CREDENTIALS}
+            if "header" in found:
+                found["header"] = {name: one for name, one in found["header"].items() if name != "authorization"}
+        for name, value in layer.items():
+            found[name] = {**found.get(name, {}), **value} if name in _PAIRS else value
+    return found
 
 
 def _convert(kind: type[S], given: Mapping[str, Any], where: str) -> S:

@@ -16,6 +16,7 @@ RETRY = 1
 WRONG_OPTIONS = 2
 NEEDS_A_PERSON = 3
 
+_CHARACTERS_MAX = 500
 _CALLING = "An error occurred while calling"  # begins every Py4JJavaError
 
 
@@ -67,8 +68,16 @@ def _fail(error: Exception, options: str) -> NoReturn:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of a message that can be pages long, or the second if the first only names a call."""
-    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
+    """One line of a message that can be pages long: the error of a Python worker, or the last cause, or the first line
+    that does not only name a call."""
+    from headwater.pipeline.running import raised_in_worker
+
+    text = str(error)
+    if (raised := raised_in_worker(text)) is not None:
+        return f"a task of Spark failed: {raised[:_CHARACTERS_MAX]}"
+    lines = [line.strip(" :") for line in text.splitlines() if line.strip(" :")]
     if lines and lines[0].startswith(_CALLING):
         lines = lines[1:] or lines
-    return f"{type(error).__name__}: {lines[0][:500]}" if lines else type(error).__name__
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    lines = causes[-1:] or lines
+    return f"{type(error).__name__}: {lines[0][:_CHARACTERS_MAX]}" if lines else type(error).__name__

@@ -40,7 +40,8 @@ def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobSta
     from headwater.positions import Position
     from headwater.spark.positions import EARLIEST_PLACE, bytes_between
 
-    tails = Source(url=options.url, streams=options.streams, token=options.token).tails(patient=False)
+    source = Source(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
+    tails = source.tails(patient=False)
     directory = local_path(beside(options.table, "checkpoint", options.checkpoint))
     if directory is None:
         return JobStatus(
@@ -65,7 +66,14 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
     from headwater.pipeline.publish import default_checkpoint, published_version, skipped_versions
     from headwater.pipeline.targets import Target
 
-    target = Target(url=options.url, type=options.type, to=options.to, to_table=options.to_table)
+    target = Target(
+        url=options.url,
+        type=options.type,
+        to=options.to,
+        to_table=options.to_table,
+        token=options.token,
+        connecting=options.connecting,
+    )
     directory = local_path(default_checkpoint(options.table, target, options.checkpoint))
     lake, version, refusal = Lake(options.table), None, f"there is no Delta table at {options.table}"
     try:
@@ -86,7 +94,7 @@ def _of_snapshots(name: str, options: SnapshotOptions) -> JobStatus:
     from headwater.pipeline.snapshot import behind_newest
     from headwater.pipeline.sources import Source
 
-    source = Source(url=options.url, streams=options.streams, token=options.token)
+    source = Source(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
     tails = source.tails(patient=False)
     with source.client() as client:
         lags = {path: behind_newest(client, path, info.tail_offset) for path, info in tails.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -17,47 +19,102 @@ from rich.text import Text
 
 from headwater import limits
 from headwater.cli.output import say, shown
+from headwater.cli.pipeline.checking import check_jobs
+from headwater.cli.pipeline.java_output import JavaOutput
+from headwater.cli.pipeline.ordering import order_of
+from headwater.cli.pipeline.sessions import is_waiting_for_executors, start_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headwater.cli.pipeline.config import Pipeline
     from headwater.pipeline.jobs import Job, Progress
 
 
 def run(pipeline: Pipeline) -> None:
     """Run jobs until all have ended, one has failed, or a signal arrives. Raises the error of a failed job."""
-    import headwater.spark
     from headwater.pipeline.metrics import serving_metrics
 
+    order = order_of(pipeline.jobs)
+    check_jobs(pipeline.jobs)
     jobs: dict[str, Job] = {}
+    output = JavaOutput()
+    stopping = _Stopping(output)
     began_s = time.monotonic()
-    stopping = _Stopping()
-    with stopping, serving_metrics(jobs, pipeline.session.metrics_port):
-        say("headwater: starting Spark, which takes some seconds", err=True)
-        quiet = {"spark.log.level": "OFF"}  # failures are reported at the end
-        spark = headwater.spark.session("headwater-pipeline", master=pipeline.session.master, config=quiet)
+    with stopping, _warnings_said(), serving_metrics(jobs, pipeline.session.metrics_port):
+        spark = start_session(pipeline.session, output)
         try:
             stopping.listen()  # again, because Spark has installed its own handler for Ctrl-C
-            for name, options in pipeline.jobs.items():
-                if not stopping.is_asked:
-                    jobs[name] = options.start(spark, name)
-            _watch(jobs, stopping, began_s)
+            _watch(_Run(pipeline, spark, order, jobs), stopping, began_s)
         finally:
+            output.end()
             if not isinstance(sys.exception(), KeyboardInterrupt):
                 _stop(jobs)
             _summarize(jobs, time.monotonic() - began_s)
             spark.stop()
 
 
-def _watch(jobs: Mapping[str, Job], stopping: _Stopping, began_s: float) -> None:
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"headwater: {record.getMessage()}", err=True)
+
+
+@contextlib.contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Print warnings of the jobs, such as that a request failed and is sent again."""
+    logger, handler = logging.getLogger("headwater"), _Saying(logging.WARNING)
+    logger.addHandler(handler)
+    propagate, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+class _Run:
+    """The jobs that were started, and those that wait for others."""
+
+    def __init__(
+        self, pipeline: Pipeline, spark: SparkSession, order: Mapping[str, set[str]], jobs: dict[str, Job]
+    ) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._waits = {name: set(others) for name, others in order.items()}
+        self._ended: set[str] = set()
+        self.jobs = jobs
+
+    def start_due(self, stopping: _Stopping) -> None:
+        """Start the jobs that no longer wait for others."""
+        for name, others in list(self._waits.items()):
+            if stopping.is_asked or others - self._ended:
+                continue
+            say(f"headwater: starting {name}" + (f" after {', '.join(sorted(others))}" if others else ""), err=True)
+            del self._waits[name]
+            self.jobs[name] = self._pipeline.jobs[name].start(self._spark, name)
+
+    def has_ended(self) -> bool:
+        """Whether all jobs have ended. Raises the error of a failed job."""
+        pause_s = limits.PIPELINE_LOOK_S / len(self.jobs)
+        self._ended = {name for name, job in self.jobs.items() if job.wait(pause_s)}
+        return len(self._ended) == len(self._pipeline.jobs)
+
+    def looks(self) -> dict[str, Progress]:
+        found = _looks(self.jobs)
+        is_waiting = not self._pipeline.session.master.startswith("local") and is_waiting_for_executors(self._spark)
+        if is_waiting:
+            what = f"waiting for executors of {self._pipeline.session.master}"
+            found = {name: msgspec.structs.replace(progress, doing=what) for name, progress in found.items()}
+        return found
+
+
+def _watch(running: _Run, stopping: _Stopping, began_s: float) -> None:
     with _board() as board:
-        while not stopping.is_asked and not _have_ended(jobs):
-            board.show(_looks(jobs), time.monotonic() - began_s)
-
-
-def _have_ended(jobs: Mapping[str, Job]) -> bool:
-    """Whether all jobs have ended. Raises the error of a failed job."""
-    ended = [job.wait(limits.PIPELINE_LOOK_S / len(jobs)) for job in jobs.values()]
-    return all(ended)
+        while not stopping.is_asked:
+            running.start_due(stopping)
+            if running.jobs and running.has_ended():
+                return
+            board.show(running.looks(), time.monotonic() - began_s)
 
 
 def _stop(jobs: Mapping[str, Job]) -> None:
@@ -73,8 +130,9 @@ def _looks(jobs: Mapping[str, Job]) -> dict[str, Progress]:
 class _Stopping:
     """Whether a signal has arrived. A second signal ends the process at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: JavaOutput) -> None:
         self.is_asked = False
+        self._output = output
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> dict[signal.Signals, Any]:
@@ -84,6 +142,7 @@ class _Stopping:
         if self.is_asked:
             raise KeyboardInterrupt
         self.is_asked = True
+        self._output.end()  # the terminal may have sent the signal to the workers of Spark too
         say("headwater: ending after the batch; a second signal ends it at once", err=True)
 
     def __enter__(self) -> None:
@@ -128,8 +187,10 @@ def _board() -> Iterator[_Lines | _Live]:
 
 
 def told(progress: Progress) -> str:
-    """One line with rows, rate and lag, and the streams with the largest lag."""
+    """One line with rows, rate and lag, and the streams with the largest lag; before the first batch, what is done."""
     text = f"{progress.rows:,} rows in {progress.batches:,} batches, {progress.rows_per_s:,.0f} rows/s"
+    if not progress.batches and progress.doing:
+        return f"{text}, {progress.doing}"
     if not progress.lag_bytes:
         return text
     behind = _furthest(progress)
@@ -144,12 +205,12 @@ def _furthest(progress: Progress) -> list[tuple[str, int]]:
 
 def _table(looks: Mapping[str, Progress], seconds: float) -> Group:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("job", "rows", "batches", "rows/s", "bytes behind"):
-        table.add_column(column, justify="left" if column == "job" else "right", no_wrap=True)
+    for column in ("job", "rows", "batches", "rows/s", "bytes behind", ""):
+        table.add_column(column, justify="left" if column in ("job", "") else "right", no_wrap=True)
     for name, progress in looks.items():
         lag = sum(progress.lag_bytes.values()) if progress.lag_bytes else None
         numbers = (f"{progress.rows:,}", f"{progress.batches:,}", f"{progress.rows_per_s:,.0f}")
-        table.add_row(Text(shown(name)), *numbers, "-" if lag is None else f"{lag:,}")
+        table.add_row(Text(shown(name)), *numbers, "-" if lag is None else f"{lag:,}", Text(shown(progress.doing)))
         for path, behind in _furthest(progress):
             table.add_row(Text(shown(f"  {path}"), style="dim"), "", "", "", Text(f"{behind:,}", style="dim"))
     return Group(Text(f"{seconds:.0f} s  (Ctrl-C ends it after the batch)\n", style="bold"), table)

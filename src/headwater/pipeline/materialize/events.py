@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
@@ -131,7 +132,8 @@ class EventColumns:
         try:
             schema = self.prepare(events).schema
         except AnalysisException as error:
-            raise OptionError(f"sequence_by or apply_as_deletes is not valid over the columns: {error}") from None
+            told = one_line(error)
+            raise OptionError(f"sequence_by or apply_as_deletes is not valid over the columns: {told}") from None
         if settings.sequence_by is not None and isinstance(schema["sequence"].dataType, _NOT_ORDERED):
             kind = schema["sequence"].dataType.simpleString()
             raise OptionError(f"sequence_by is {kind}; it must be a number, a time or text")
@@ -213,7 +215,9 @@ def _fields(schema: str) -> StructType:
     try:
         found = StructType.fromDDL(schema)
     except PySparkException as error:
-        raise OptionError(f"schema must be the fields of a value, such as name STRING, age INT: {error}") from None
+        raise OptionError(
+            f"schema must be the fields of a value, such as name STRING, age INT: {one_line(error)}"
+        ) from None
     if not isinstance(found, StructType):
         raise OptionError(f"schema must be the fields of a value, such as name STRING, age INT; got {schema}")
     for name in found.names:
@@ -224,6 +228,12 @@ def _fields(schema: str) -> StructType:
     except SchemaError as error:
         raise OptionError(f"schema must be the fields of a value: {error}") from None
     return found
+
+
+def one_line(error: Exception) -> str:
+    """What Spark says about an expression, without its class of error, the query and the plan."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"^\[[A-Z0-9_.]+\] |\.? SQLSTATE: .*$", "", line.strip())
 
 
 def _column(name: str) -> Column:

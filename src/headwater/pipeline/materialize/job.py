@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Unpack
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
-from headwater.pipeline.checkpoints import beside, has_begun, range_of
+from headwater.pipeline.checkpoints import beside, check_file_system, has_begun, range_of
+from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.growth import GrowthWatch
 from headwater.pipeline.lake import Batch, telling_conflicts
-from headwater.pipeline.locations import check_apart, check_surroundings
+from headwater.pipeline.locations import absolute, check_apart, check_surroundings
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
@@ -62,6 +64,7 @@ def materialize(
     compact_every: int = limits.PIPELINE_COMPACT_EVERY,
     retain_hours: int | None = limits.PIPELINE_RETAIN_H,
     name: str = "materialize",
+    **connecting: Unpack[Connecting],
 ) -> StreamingJob:
     """Keep a Delta table of the entities of state streams. It is created if it does not exist.
 
@@ -87,10 +90,12 @@ def materialize(
         buckets=limits.PIPELINE_BUCKETS_MIN if buckets is None else buckets,
         path=path,
     )
+    table = absolute(table)
     source = Source(
         url=url,
         streams=streams,
         token=token,
+        connecting=connecting,
         starting_offsets=starting_offsets,
         starting_timestamp=starting_timestamp,
         max_records=max_records,
@@ -101,6 +106,10 @@ def materialize(
     tables = tables_at(table)
     check_apart({"the checkpoint": place, **tables.locations()})
     check_surroundings(table)
+    source.check()
+    check_file_system(spark, place)
+    if not has_begun(place):
+        source.check_streams()
     columns = EventColumns(settings)
     rows = source.rows(
         spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
