@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -46,6 +45,7 @@ from headwater.log.events import (
 from headwater.log.quotas import Quotas, Usage
 from headwater.log.state import Document, StreamState, evolve, evolve_document, extend
 from headwater.store.contract import NoMemoryError, RefusedError, Store
+from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.engine")
 
@@ -83,7 +83,7 @@ class Writer:
         self._refusing: Callable[[], HeadwaterError] | None = None  # if set, commands are refused with this error
         self._postponed: list[tuple[Command, Answered]] = []  # free space, and wait until a batch is rolled back
         self._next_id = 1
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.written_ms = 0  # time of the last commit
 
     @property
@@ -124,7 +124,7 @@ class Writer:
 
     async def finish(self) -> None:
         """Wait until all accepted commands are durable and have their replies."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.ended()
         drained = asyncio.Event()
         self.committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
         await drained.wait()
@@ -146,12 +146,7 @@ class Writer:
             ):
                 self._decide(command, stream, answered)
                 return
-        self._in_background(self._prepare_and_decide(command, answered))
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._prepare_and_decide(command, answered))
 
     async def _prepare_and_decide(self, command: Command, answered: Answered) -> None:
         try:
@@ -230,7 +225,7 @@ class Writer:
         if isinstance(error, OverloadedError):
             answered(error)
         elif isinstance(error, TooManyStreamsError):
-            self._in_background(self._decide_with_room(command, error, answered))
+            self._tasks.start(self._decide_with_room(command, error, answered))
         else:
             self._answer_when_certain(command, error, answered)
 
@@ -353,7 +348,7 @@ class Writer:
             self._refusing = lambda: _no_room(error)
             # The store has tried a batch of these alone with the space of its reserve.
             hopeless = all(entry.command is not None for entry in committed if entry.record)
-            self._in_background(self._roll_back(entries, error, set(map(id, committed)) if hopeless else set()))
+            self._tasks.start(self._roll_back(entries, error, set(map(id, committed)) if hopeless else set()))
             return
         # After a failed write it is unknown which data is durable, so nothing more may be written.
         # What was not passed to the store, and answers that changed nothing, can be repeated.

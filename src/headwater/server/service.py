@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,7 @@ from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
 from headwater.server.views import Views
+from headwater.tasks import Tasks
 
 if TYPE_CHECKING:
     from headwater.server.fencing import Fence
@@ -50,13 +51,7 @@ class Service(msgspec.Struct, frozen=True):
     authority: Authority | None = None  # None: access is not checked
     upkeep: Upkeep = msgspec.field(default_factory=Upkeep)
     observer: Observer = msgspec.field(default_factory=Observer)
-    tasks: set[asyncio.Task[None]] = msgspec.field(default_factory=set)  # writes in the background
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
+    tasks: Tasks = msgspec.field(default_factory=Tasks)  # writes in the background
 
     @property
     def now_ms(self) -> int:

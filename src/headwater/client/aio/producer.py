@@ -28,6 +28,7 @@ from headwater.client.outbox import (
     deliver,
 )
 from headwater.errors import ClientError, HeadwaterError
+from headwater.tasks import Tasks
 
 if TYPE_CHECKING:
     from headwater.client.aio.stream import AsyncStream
@@ -61,7 +62,7 @@ class AsyncProducer(Owned, Unpicklable):
         self._process = forking.process()
         self._box = Outbox(identity, settings, self._session.retry, on_delivery)
         self._changed = asyncio.Condition()
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = Tasks()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -135,8 +136,7 @@ class AsyncProducer(Owned, Unpicklable):
             self._box.stop()
             if self._timer is not None:
                 self._timer.cancel()
-            for task in self._sending:
-                task.cancel()
+            self._sending.cancel()
 
     async def close_stream(self, final: Any = UNSET, timeout_s: float | None = None) -> None:
         """Close the stream after all appended messages, with `final` as its last message if given. Then stop.
@@ -180,9 +180,7 @@ class AsyncProducer(Owned, Unpicklable):
         """Send the batches that are due, and set a timer for the next one."""
         loop, box = asyncio.get_running_loop(), self._box
         while (batch := box.take(self._session.clock())) is not None:
-            task = loop.create_task(self._send(batch))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self._sending.start(self._send(batch))
         if self._timer is not None:
             self._timer.cancel()
         wait_s = box.wait_s(self._session.clock())

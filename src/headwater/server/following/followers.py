@@ -17,6 +17,7 @@ from headwater.server.auth.authority import Authority
 from headwater.server.following.admitted import Admitted, admit, forget, load_admitted
 from headwater.server.following.follower import Follower, FollowerStatus
 from headwater.server.following.policy import FollowPolicy, parse_surl
+from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.following")
 
@@ -36,7 +37,7 @@ class Followers:
         self._policy = policy
         self._running = False
         self._tasks: dict[str, tuple[Follower, asyncio.Task[None]]] = {}  # by the name of the local table
-        self._ending: set[asyncio.Task[None]] = set()  # tasks of deleted mirrors
+        self._ending = Tasks()  # of deleted mirrors
         self._admitting = asyncio.Lock()
 
     # Life
@@ -54,10 +55,10 @@ class Followers:
 
     async def stop(self) -> None:
         self._running = False
-        tasks = [*self._ending, *(task for _, task in self._tasks.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for _, task in self._tasks.values():
+            self._ending.keep(task)
+        self._ending.cancel()
+        await self._ending.ended()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -132,9 +133,7 @@ class Followers:
     def _end(self, name: str) -> None:
         if name in self._tasks:
             _, task = self._tasks.pop(name)
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            task.cancel()
+            self._ending.keep(task).cancel()
 
     # Status
 

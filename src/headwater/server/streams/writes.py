@@ -69,7 +69,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _created(answer, request, path))
 
     if view is not None or (service.views is not None and service.views.holds(path)):
-        service.in_background(_create_view(service, command, view, answered))
+        service.tasks.start(_create_view(service, command, view, answered))
     else:
         service.engine.submit(command, answered)
 

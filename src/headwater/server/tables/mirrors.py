@@ -55,7 +55,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         )
     if not request.body and not close:
         raise EmptyBodyError("an append to a mirror needs at least one row; only a close may come without one")
-    service.in_background(answer(path, respond, _appended(service, request, path, after, close)))
+    service.tasks.start(answer(path, respond, _appended(service, request, path, after, close)))
 
 
 async def _appended(service: Service, request: Request, path: str, after: int, close: bool) -> Response:

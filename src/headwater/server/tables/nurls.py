@@ -44,7 +44,7 @@ def notify(service: Service, request: Request, path: str, respond: Respond) -> N
     base = f"{request.scheme}://{authority}{request.mount}"
     may_follow = request.caller.may(Action.FOLLOW, path)
     work = _notify(service, notifier, path, notification, base, may_follow=may_follow, trace=context_of(request))
-    service.in_background(answer(path, respond, _done(work)))
+    service.tasks.start(answer(path, respond, _done(work)))
 
 
 async def _notify(
@@ -109,7 +109,7 @@ def withdraw(service: Service, request: Request, path: str, respond: Respond) ->
     url = parse_query(request.query).get(NURL)
     if not url:
         raise InvalidQueryError(f"name the NURL to withdraw, percent-encoded: ?{NURL}=https%3A%2F%2Fhost%2Fpath")
-    service.in_background(answer(path, respond, _done(notifier.withdraw(path, url))))
+    service.tasks.start(answer(path, respond, _done(notifier.withdraw(path, url))))
 
 
 async def _done(work: Awaitable[None]) -> Response:

@@ -71,7 +71,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     if framing is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
         asked = Append(path, engine.now_ms(), body, None, producer, seq, close, ends=ends)
         before = None if key is None else service.appending.get(key)
-        task = service.in_background(answer(path, respond, _append_later(service, request, asked, before, respond)))
+        task = service.tasks.start(answer(path, respond, _append_later(service, request, asked, before, respond)))
         if key is not None:
             _keep_order(service, key, task)
         return
@@ -198,7 +198,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         body=request.body,
         owner=request.caller.owner,
     )
-    service.in_background(answer(path, respond, _create(service, request, command, kind, seqno, view)))
+    service.tasks.start(answer(path, respond, _create(service, request, command, kind, seqno, view)))
 
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
@@ -245,7 +245,7 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
 
     def answered(answer: Answer) -> None:
         if isinstance(answer, StreamNotFoundError) and service.followers is not None and not conditional:
-            service.in_background(_unfollow(service.followers, path, respond))
+            service.tasks.start(_unfollow(service.followers, path, respond))
         elif isinstance(answer, HeadwaterError):
             respond(table_problem(path, answer))
         else:
