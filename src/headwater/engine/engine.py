@@ -32,6 +32,7 @@ from headwater.engine.messages import (
     StreamPage,
     Update,
 )
+from headwater.engine.ordering import ProducerOrder
 from headwater.engine.ranges import Ranges
 from headwater.engine.reader import Reader
 from headwater.engine.reporting import Busiest, EngineReport, Sampler
@@ -157,6 +158,11 @@ class Engine:
         """A stream as readers see it, if it is in memory. This does not renew its time-to-live."""
         stream = self._catalogue.visible(path)
         return None if stream is None else stream.info()
+
+    @property
+    def order(self) -> ProducerOrder:
+        """The order of a producer's appends, for wires that cannot submit an append at once."""
+        return self._writer.order
 
     def framing(self, path: str) -> tuple[int, str, ContentKind] | None:
         """The id, content type and kind of a stream, which never change, if it is in memory."""

@@ -15,6 +15,7 @@ import msgspec
 
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.loading import Loader
+from headwater.engine.ordering import ProducerKey, ProducerOrder
 from headwater.errors import HeadwaterError, OverloadedError, StreamNotFoundError
 from headwater.limits import JSON_STEP_BYTES, RETRY_AFTER_S, Limits
 from headwater.log import json_framing
@@ -27,16 +28,6 @@ FetchRecord: TypeAlias = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
 WITH_BODY = (Append, Create)
 
 
-class _Turn:
-    """The queue of appends of one producer."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
-
-
 class Preparer:
     def __init__(self, catalogue: Catalogue, loader: Loader, limits: Limits, fetch_record: FetchRecord) -> None:
         self._catalogue = catalogue
@@ -46,16 +37,16 @@ class Preparer:
         self._backlog_bytes_max = limits.commit_backlog_bytes
         self._bytes = 0  # size of bodies that are parsed or wait to be parsed
         self._thread = asyncio.Lock()  # held while the thread is used
-        self._turns: dict[tuple[str, str], _Turn] = {}
+        self.order = ProducerOrder()
 
     @property
     def is_busy(self) -> bool:
-        """Whether bodies of producers are being parsed."""
-        return bool(self._turns)
+        """Whether appends of producers wait to be decided."""
+        return bool(self.order)
 
     def must_wait(self, command: Append | Create, kind: ContentKind) -> bool:
         """Whether the body of a command, or of an earlier append of the same producer, must be parsed first."""
-        if self._turns and _turn_key(command) in self._turns:
+        if self.order and self.order.holds_back(_producer_key(command)):
             return True
         return _is_large(command, kind)
 
@@ -69,7 +60,8 @@ class Preparer:
         if isinstance(command, WITH_BODY):
             kind = self._kind(command)
             if self.must_wait(command, kind):
-                async with self._turn(command):
+                key = _producer_key(command)
+                async with contextlib.nullcontext() if key is None else self.order.enter(key):
                     framed = await self._framed(command, kind)
                     await self._loader.load_for(framed)
                     yield framed
@@ -83,23 +75,6 @@ class Preparer:
         else:
             stream = None if command.fork is None else self._catalogue.at(command.fork.source)
         return kind_of(command.content_type or DEFAULT_CONTENT_TYPE) if stream is None else stream.kind
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, command: Append | Create) -> AsyncIterator[None]:
-        """Keep the order of the appends of a producer, because a gap in its sequence is an error."""
-        key = _turn_key(command)
-        if key is None:
-            yield
-            return
-        turn = self._turns.setdefault(key, _Turn())
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[key]
 
     async def _framed(self, command: Append | Create, kind: ContentKind) -> Append | Create:
         """The command with its body framed, if it is large."""
@@ -147,7 +122,7 @@ class Preparer:
             return await asyncio.to_thread(prefix_bytes, kind, record, sub_offset)
 
 
-def _turn_key(command: Append | Create) -> tuple[str, str] | None:
+def _producer_key(command: Append | Create) -> ProducerKey | None:
     if isinstance(command, Create) or command.producer is None:
         return None
     return command.path, command.producer.id

@@ -17,6 +17,7 @@ from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, Entry
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, Update
+from headwater.engine.ordering import ProducerOrder
 from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
     HeadwaterError,
@@ -136,6 +137,11 @@ class Writer:
         self._fatal(error)
 
     # Deciding
+
+    @property
+    def order(self) -> ProducerOrder:
+        """The order of appends that are not decided yet."""
+        return self._preparer.order
 
     def submit(self, command: Command, answered: Answered) -> None:
         if type(command) is Append and not command.documents:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,8 +28,6 @@ from headwater.tasks import Tasks
 if TYPE_CHECKING:
     from headwater.server.fencing import Fence
 
-ProducerKey: TypeAlias = tuple[str, str]  # a path and the id of a producer
-
 
 class Service(msgspec.Struct, frozen=True):
     engine: Engine
@@ -41,7 +38,6 @@ class Service(msgspec.Struct, frozen=True):
     events: LargeEvents = msgspec.field(default_factory=LargeEvents)
     encoders: Encoders = msgspec.field(default_factory=Encoders)
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
-    appending: dict[ProducerKey, asyncio.Task[None]] = {}  # the last background append of each producer
     followers: Followers | None = None
     lists: Lists = msgspec.field(default_factory=Lists)
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)

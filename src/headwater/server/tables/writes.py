@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.engine.committer import Answer
 from headwater.engine.messages import FindRow
+from headwater.engine.ordering import Place
 from headwater.errors import (
     BadRequestError,
     ConflictError,
@@ -37,7 +38,7 @@ from headwater.server.http import Request, Respond, Response
 from headwater.server.observing.tracing import context_of
 from headwater.server.problems import problem
 from headwater.server.references import table_path
-from headwater.server.service import ProducerKey, Service
+from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED, NO_STORE
 from headwater.server.tables import mirrors
 from headwater.server.tables.replies import answer, last_seqno, table_problem, type_of
@@ -68,12 +69,12 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     framing = engine.framing(path)
     body = request.body
     key = None if producer is None else (path, producer.id)
-    if framing is None or len(body) > CHANGES_INLINE_BYTES or (service.appending and key in service.appending):
+    if framing is None or len(body) > CHANGES_INLINE_BYTES or engine.order.holds_back(key):
         asked = Append(path, engine.now_ms(), body, None, producer, seq, close, ends=ends)
-        before = None if key is None else service.appending.get(key)
-        task = service.tasks.start(answer(path, respond, _append_later(service, request, asked, before, respond)))
-        if key is not None:
-            _keep_order(service, key, task)
+        place = None if key is None else engine.order.enter(key)
+        task = service.tasks.start(answer(path, respond, _append_later(service, request, asked, place, respond)))
+        if place is not None:
+            task.add_done_callback(lambda _: place.leave())
         return
     table_id, content_type, kind = framing
     if body or not close or kind is _MIRROR:
@@ -83,24 +84,22 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     _submit(service, command, respond)
 
 
-def _keep_order(service: Service, key: ProducerKey, task: asyncio.Task[None]) -> None:
-    """Keep the order of a producer's appends: otherwise one would be refused because of a gap in the sequence."""
-    service.appending[key] = task
-
-    def ended(_: asyncio.Task[None]) -> None:
-        if service.appending.get(key) is task:
-            del service.appending[key]
-
-    task.add_done_callback(ended)
-
-
 async def _append_later(
-    service: Service, request: Request, asked: Append, before: asyncio.Task[None] | None, respond: Respond
+    service: Service, request: Request, asked: Append, place: Place | None, respond: Respond
 ) -> None:
     """Append in the background: the table must be loaded, the body is large, or an earlier append is in the
     background."""
-    if before is not None:
-        await asyncio.wait((before,))
+    if place is None:
+        _submit(service, await _prepared(service, request, asked), respond)
+        return
+    async with place:
+        command = await _prepared(service, request, asked)
+        with place.deciding():
+            _submit(service, command, respond)
+
+
+async def _prepared(service: Service, request: Request, asked: Append) -> Append:
+    """The append with its body checked for the table that is there now."""
     table = await service.engine.info(asked.path)
     body = asked.body
     if len(body) > CHANGES_INLINE_BYTES:
@@ -108,7 +107,7 @@ async def _append_later(
     elif body or not asked.close or table.kind is _MIRROR:
         body = _checked(service.limits, request, table.content_type, table.kind)
     known = {"content_type": table.content_type, "stream_id": table.id}
-    _submit(service, msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known), respond)
+    return msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known)
 
 
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:

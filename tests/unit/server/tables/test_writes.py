@@ -36,7 +36,7 @@ def test_a_producer_can_send_on_while_a_large_body_is_checked() -> None:
         assert dict((await other).headers)["stp-last-seqno"] == "2"  # nobody else waits
         answers = await asyncio.gather(*sent)
         assert [answer.status for answer in answers] == [200, 200, 200, 400, 200]
-        assert not service.appending
+        assert not engine.order
         assert not service.tasks
 
     with_engine(body)
