@@ -18,8 +18,8 @@ from headwater.state import (
     ChangeHeaders,
     Collection,
     ControlEvent,
-    Loaded,
     MaterializedState,
+    Preloaded,
     Query,
     StateDefinition,
     StreamDB,
@@ -78,7 +78,7 @@ def letter(event: BadEvent) -> None:
 
 def blocking(stream: Stream) -> None:
     with StreamDB(stream, state, checkpoint="file", on_bad_event=letter) as db:
-        assert_type(db.preload(10.0), Loaded)
+        assert_type(db.preload(10.0), Preloaded)
         table = db.table(users)
         assert_type(table, Table[User])
         assert_type(table["1"], User)

@@ -15,7 +15,7 @@ from headwater.protocol.state.events import (
     parse_event,
 )
 from headwater.state.aio import AsyncStreamDB
-from headwater.state.database import Counts, Loaded, Transaction
+from headwater.state.database import Counts, Preloaded, Transaction
 from headwater.state.definitions import Collection, StateDefinition, define_state
 from headwater.state.materialized import MaterializedState
 from headwater.state.queries import Query
@@ -34,8 +34,8 @@ __all__ = [
     "ControlHeaders",
     "Counts",
     "EventDecoder",
-    "Loaded",
     "MaterializedState",
+    "Preloaded",
     "Query",
     "Schema",
     "StateDefinition",

@@ -37,7 +37,7 @@ class Counts(msgspec.Struct):
     bad: int = 0
 
 
-class Loaded(Counts):
+class Preloaded(Counts):
     """What `preload` read. `unfit` counts the keys of each collection whose newest value does not match the schema:
     they have an older value, or are missing."""
 
@@ -268,9 +268,9 @@ class Database:
         elif self._on_bad_event == LOG:
             self._stage.bad.append(event.reason)
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> Preloaded:
         """The counts so far, with the rows of each collection and the keys whose newest value does not fit."""
-        return Loaded(
+        return Preloaded(
             **msgspec.structs.asdict(self.counts),
             rows={name: table.confirmed_count for name, table in self.tables.items()},
             unfit={name: len(table.misfits) for name, table in self.tables.items()},

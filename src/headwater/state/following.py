@@ -30,7 +30,7 @@ from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.state.events import EventDecoder
 from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoint
 from headwater.state.checkpoints import load
-from headwater.state.database import Counts, Database, Loaded, OnBadEvent, Transaction
+from headwater.state.database import Counts, Database, OnBadEvent, Preloaded, Transaction
 from headwater.state.definitions import Collection, StateDefinition, StateHolder, define_state
 from headwater.state.tables import OnBatch, OnChange, Table
 
@@ -280,7 +280,7 @@ class FollowedState(StateHolder, Unpicklable):
         self._check_process()
         return self._database.counts
 
-    def _loaded(self) -> Loaded:
+    def _loaded(self) -> Preloaded:
         with self._database.lock:
             return self._database.loaded()
 

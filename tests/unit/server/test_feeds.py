@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read, ReadMore, ReadReply
@@ -95,6 +96,29 @@ def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_d
         assert b"three" in sink.written
         assert b'"upToDate":true' in sink.written.rpartition(b"event: control")[2]
         session.cancel()
+        await engine.stop()
+
+    virtual_time.run(main())
+
+
+def test_feeds_that_began_together_end_one_by_one_after_half_of_their_lifetime_or_later() -> None:
+    async def main() -> None:
+        limits = Limits(sse_lifetime_s=100, sse_keep_alive_s=1000)
+        engine = Engine(MemoryStore(), limits)
+        await engine.start()
+        await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain"))
+        service, sinks = Service(engine, limits), [EndingSink() for _ in range(200)]
+        feeds = [FeedSession(service, await engine.read(Read("a")), 0) for _ in sinks]
+        for feed, sink in zip(feeds, sinks, strict=True):
+            feed.open(sink, 0.0)
+        ended = []
+        for now_s in range(0, 101, 10):
+            for feed in feeds:
+                feed.tick(float(now_s))
+            ended.append(sum(sink.ended for sink in sinks))
+        assert ended[:5] == [0] * 5  # before 50 s
+        assert ended[-1] == len(sinks)
+        assert all(later - earlier < len(sinks) / 2 for earlier, later in itertools.pairwise(ended))
         await engine.stop()
 
     virtual_time.run(main())

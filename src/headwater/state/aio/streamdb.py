@@ -19,7 +19,7 @@ from headwater.client.reading import LiveMode
 from headwater.errors import HeadwaterError
 from headwater.state import flows
 from headwater.state.aio.background import AsyncBackground
-from headwater.state.database import LOG, Loaded, OnBadEvent, Transaction
+from headwater.state.database import LOG, OnBadEvent, Preloaded, Transaction
 from headwater.state.definitions import StateDefinition
 from headwater.state.following import EVENTS, Following, ReadLock, database_of, definition_of, settings_of
 
@@ -77,7 +77,7 @@ class AsyncStreamDB(AsyncBackground):
         self._saved_s = time.monotonic()
         self.error = None
 
-    async def preload(self, timeout_s: float | None = None) -> Loaded:
+    async def preload(self, timeout_s: float | None = None) -> Preloaded:
         """Start to follow the stream, and wait until the state is up to date. Returns what was read and what did not
         match the schemas.
 

@@ -19,7 +19,7 @@ from headwater.client.effects import Progress
 from headwater.client.reading import LiveMode
 from headwater.errors import HeadwaterError
 from headwater.state import flows
-from headwater.state.database import LOG, Loaded, OnBadEvent, Transaction
+from headwater.state.database import LOG, OnBadEvent, Preloaded, Transaction
 from headwater.state.definitions import StateDefinition
 from headwater.state.following import EVENTS, Following, ReadLock, database_of, definition_of, settings_of
 from headwater.state.sync.background import Background
@@ -78,7 +78,7 @@ class StreamDB(Background):
         self._saved_s = time.monotonic()
         self.error = None
 
-    def preload(self, timeout_s: float | None = None) -> Loaded:
+    def preload(self, timeout_s: float | None = None) -> Preloaded:
         """Start to follow the stream, and wait until the state is up to date. Returns what was read and what did not
         match the schemas.
 
