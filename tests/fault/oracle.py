@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from headwater.engine.messages import Ended, StreamInfo, Update
+from headwater.engine.messages import Ended, Slice, StreamInfo
 from headwater.limits import TTL_RENEWAL_PARTS
 from headwater.log.offsets import Offset
 from headwater.log.state import Document
@@ -124,19 +124,21 @@ def check_messages(path: str, whole: bytes) -> set[int]:
 class Follower:
     """A live reader of a stream."""
 
+    kind = "simulated"
+
     def __init__(self, known: KnownStream, stream_id: int) -> None:
         self.position = 0
         self.broken: BrokenPromiseError | None = None
         self._known = known
         self._id = stream_id
 
-    def deliver(self, update: Update) -> None:
+    def deliver(self, update: Slice) -> None:
         known = self._known
         if update.stream_id != self._id or update.start != self.position:
             self.broken = BrokenPromiseError(f"{known.path}: an update from {update.start} after {self.position}")
         if len(known.seen) == update.start:
             known.seen += update.data
-        self.position = update.end
+        self.position = update.next
 
     def ended(self, reason: Ended) -> None:
         """The stream was deleted, or the server stops."""

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+from headwater.engine.follower import StreamFollower
 from headwater.engine.loading import Loader
 from headwater.engine.rows import Rows
 from headwater.engine.writer import Writer
 from headwater.server.following.mirror import Mirror
 from headwater.server.tables.active import ActiveView
-from headwater.server.tables.feeds import RowFeed
 from headwater.server.tables.snapshots import SnapshotReader
 from headwater.store.embedded import journal
 from headwater.store.embedded.folding import Folding
@@ -80,7 +80,7 @@ REACHED = [
     (Clients, "check_times"),
     (Rows, "_search"),
     (Rows, "_last_rows"),
-    (RowFeed, "_catch_up"),
+    (StreamFollower, "_read"),
     (ActiveView, "_snapshot"),
     (SnapshotReader, "read"),
     (Mirror, "_append_batches"),

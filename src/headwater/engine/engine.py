@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.clock import Clock, SteadyClock
 from headwater.engine.committer import Answer, Answered
+from headwater.engine.follower import SharedSlices
 from headwater.engine.housekeeping import Housekeeping
 from headwater.engine.large_reads import LargeReads
 from headwater.engine.live import LiveReaders
@@ -30,7 +31,6 @@ from headwater.engine.messages import (
     SplitsReply,
     StreamInfo,
     StreamPage,
-    Update,
 )
 from headwater.engine.ordering import ProducerOrder
 from headwater.engine.ranges import Ranges
@@ -40,7 +40,7 @@ from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
-from headwater.limits import LARGE_READ_BYTES, Limits
+from headwater.limits import Limits
 from headwater.log.commands import Command, Reply
 from headwater.log.content import ContentKind
 from headwater.log.quotas import Prefixes, Usage
@@ -83,9 +83,10 @@ class Engine:
         )
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
-        self._live = LiveReaders(catalogue, self._writer, self.now_ms)
-        self._large = LargeReads(limits.large_read_bytes_max)
-        self._reader = Reader(store, catalogue, loader, self._writer, self._live, self._large, limits, self.now_ms)
+        large = LargeReads(limits.large_read_bytes_max)
+        self._live = LiveReaders(catalogue, self._writer, large, self.now_ms)
+        self.slices = SharedSlices(self.now_ms)  # of live readers
+        self._reader = Reader(store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
         self._rows = Rows(self._reader)
         self._sampler = Sampler(catalogue)
@@ -221,16 +222,10 @@ class Engine:
         """The streams in memory with the highest append rates, or the largest ones."""
         return await self._sampler.busiest(limit, by_size=by_size)
 
-    # Live readers
+    # Live readers: for `StreamFollower`
 
     def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
         return self._live.follow(stream_id, subscriber)
-
-    def hold(self, update: Update) -> object:
-        """Count the bytes of a large update until the returned object is no longer referenced."""
-        if len(update.data) <= LARGE_READ_BYTES:
-            return None
-        return self._large.hold(update.stream_id, update.start, update.data)
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
         self._live.unfollow(stream_id, subscriber)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.large_reads import LargeReads
 from headwater.engine.messages import StreamInfo
 from headwater.engine.tails import Subscriber, Tail
 from headwater.engine.writer import Writer
@@ -15,13 +16,14 @@ from headwater.errors import StoppingError, StreamNotFoundError
 
 
 class LiveReaders:
-    def __init__(self, catalogue: Catalogue, writer: Writer, now_ms: Callable[[], int]) -> None:
+    def __init__(self, catalogue: Catalogue, writer: Writer, large: LargeReads, now_ms: Callable[[], int]) -> None:
         self._catalogue = catalogue
         self._writer = writer
+        self._large = large
         self._now_ms = now_ms
         self._watched: dict[int, LoadedStream] = {}
         self._draining = False
-        self.kinds: Counter[type] = Counter()  # subscribers by their class
+        self.kinds: Counter[str] = Counter()  # subscribers
         self.waiting = 0  # reads that wait for the next change
 
     async def renew_all(self) -> None:
@@ -57,7 +59,7 @@ class LiveReaders:
         subscribers = self._tail_of(stream).subscribers
         if subscriber not in subscribers:
             subscribers[subscriber] = None
-            self.kinds[type(subscriber)] += 1
+            self.kinds[subscriber.kind] += 1
         return stream.info()
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:
@@ -65,7 +67,7 @@ class LiveReaders:
         if stream is not None and stream.live is not None:
             if subscriber in stream.live.subscribers:
                 del stream.live.subscribers[subscriber]
-                self.kinds[type(subscriber)] -= 1
+                self.kinds[subscriber.kind] -= 1
             self._drop_tail(stream)
 
     def followed(self, stream_id: int) -> LoadedStream:
@@ -82,6 +84,6 @@ class LiveReaders:
 
     def _tail_of(self, stream: LoadedStream) -> Tail:
         if stream.live is None:
-            stream.live = Tail()
+            stream.live = Tail(self._large)
             self._watched[stream.id] = stream
         return stream.live

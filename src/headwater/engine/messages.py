@@ -6,9 +6,11 @@ Commands and their replies are in `headwater.log.commands`.
 from __future__ import annotations
 
 import enum
+from typing import Any, TypeAlias
 
 import msgspec
 
+from headwater.errors import HeadwaterError
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Names, Offset, Span
 from headwater.store.pieces import RecordEnd
@@ -147,21 +149,31 @@ class StreamPage(msgspec.Struct, frozen=True):
     next_after: str | None  # start of the next page; None if this is the last one
 
 
-class Update(msgspec.Struct, frozen=True, gc=False):
-    """One durable change of a stream. All live readers get the same object."""
+class Slice(msgspec.Struct, frozen=True, weakref=True):
+    """The data of a stream between two positions. All live readers at the same place get the same object, and a wire
+    keeps there what it has encoded, so that it encodes once for all of them."""
 
     stream_id: int
     kind: ContentKind
     start: int
-    end: int
-    tail: Offset
+    next: int  # where the next slice begins
+    offset: Offset  # of `next`
     data: bytes
-    closed: bool
+    closed: bool  # the stream was closed, and nothing follows
     now_ms: int
+    at_tail: bool = True  # nothing followed at the time
+    last_seqno: int = 0  # of a table at the time
+    held: object = None  # as in a `ReadReply`
+    encoded: dict[object, Any] = {}  # by the format; unused in another process
 
 
 class Ended(enum.Enum):
-    """Why a live reader gets no more updates."""
+    """Why a live reader gets no more data."""
 
     DELETED = "deleted"
     DRAINING = "draining"
+    CLOSED = "closed"  # and read to its end
+    REACHED = "reached"  # the position at which it was to end
+
+
+Reason: TypeAlias = Ended | HeadwaterError

@@ -29,7 +29,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     committed_bytes: int
     backlog_records: int
     backlog_bytes: int
-    subscribers: dict[type, int]  # subscribed live readers, by class
+    subscribers: dict[str, int]  # subscribed live readers, by kind
     waiting: int  # reads that wait for the next change
     refusing: str | None  # why writes are refused; None if they are accepted
     full: str | None  # why the disk is full; None if it is not

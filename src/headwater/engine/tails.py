@@ -11,13 +11,19 @@ from typing import Protocol
 import msgspec
 
 from headwater import limits
-from headwater.engine.messages import Ended, Update
+from headwater.engine.large_reads import LargeReads
+from headwater.engine.messages import Ended, Slice
+from headwater.errors import OverloadedError
 
 
 class Subscriber(Protocol):
-    """A live reader. The engine never waits for it: a reader that falls behind must read from the store."""
+    """A live reader: a `StreamFollower`. The engine never waits for it: if it falls behind, it reads from the store."""
 
-    def deliver(self, update: Update) -> None: ...
+    @property
+    def kind(self) -> str:
+        """Its name in metrics."""
+
+    def deliver(self, update: Slice) -> None: ...
 
     def ended(self, reason: Ended) -> None: ...
 
@@ -27,15 +33,19 @@ class Tail:
 
     A few readers are notified at once. Many are notified over several loop iterations, so that other tasks can run in
     between. Updates that are published in the meantime are merged into one, which is sent next.
+
+    The data of a large update counts while a reader has it (`large_reads.py`). If there is no room for it, the update
+    has no data, and readers that want it read it from the store.
     """
 
-    __slots__ = ("_next", "_told", "_woken", "subscribers", "waiters")
+    __slots__ = ("_large", "_next", "_told", "_woken", "subscribers", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, large: LargeReads) -> None:
+        self._large = large
         self.subscribers: dict[Subscriber, None] = {}  # in order of subscription
         self.waiters: dict[asyncio.Future[None], None] = {}
         self._told = PacedCalls(limits.TOLD_PER_TURN, self._go_on)
-        self._next: Update | None = None  # sent after all readers have received the previous one
+        self._next: Slice | None = None  # sent after all readers have received the previous one
         self._woken = PacedCalls(limits.WOKEN_PER_TURN)
 
     @property
@@ -51,15 +61,12 @@ class Tail:
         finally:
             self.waiters.pop(waiter, None)
 
-    def publish(self, update: Update) -> None:
+    def publish(self, update: Slice) -> None:
         self._wake()
         if self._told.busy:
             self._next = update if self._next is None else _joined(self._next, update)
-        elif len(self.subscribers) > limits.TOLD_PER_TURN:
-            self._deliver_in_turns(update)
         else:
-            for subscriber in tuple(self.subscribers):
-                subscriber.deliver(update)
+            self._tell(update)
 
     def end(self, reason: Ended) -> None:
         self._wake()
@@ -69,10 +76,23 @@ class Tail:
     def _go_on(self) -> None:
         update, self._next = self._next, None
         if update is not None:
-            self._deliver_in_turns(update)
+            self._tell(update)
 
-    def _deliver_in_turns(self, update: Update) -> None:
-        self._told.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
+    def _tell(self, update: Slice) -> None:
+        if len(update.data) > limits.LARGE_READ_BYTES:
+            update = self._held(update)
+        if self._told.busy or len(self.subscribers) > limits.TOLD_PER_TURN:
+            self._told.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
+        else:
+            for subscriber in tuple(self.subscribers):
+                subscriber.deliver(update)
+
+    def _held(self, update: Slice) -> Slice:
+        try:
+            held = self._large.hold(update.stream_id, update.start, update.data)
+        except OverloadedError:
+            return msgspec.structs.replace(update, start=update.next, data=b"")
+        return msgspec.structs.replace(update, data=held.data, held=held)
 
     def _wake(self) -> None:
         if self.waiters:
@@ -110,11 +130,11 @@ class PacedCalls:
                 self._done()
 
 
-def _joined(first: Update, second: Update) -> Update:
+def _joined(first: Slice, second: Slice) -> Slice:
     """Merge two updates. If the result is too large, drop the first: readers then read it from the store."""
-    if first.end != second.start or len(first.data) + len(second.data) > limits.UPDATE_BYTES_MAX:
+    if first.next != second.start or len(first.data) + len(second.data) > limits.UPDATE_BYTES_MAX:
         return second
-    return msgspec.structs.replace(second, start=first.start, data=first.data + second.data)
+    return msgspec.structs.replace(second, start=first.start, data=first.data + second.data, encoded={})
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -16,7 +16,7 @@ from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, Entry
 from headwater.engine.loading import Loader
-from headwater.engine.messages import Ended, Update
+from headwater.engine.messages import Ended, Slice
 from headwater.engine.ordering import ProducerOrder
 from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
@@ -432,7 +432,7 @@ def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
         end = start + size
         state = stream.state
         stream.live.publish(
-            Update(
+            Slice(
                 state.id,
                 state.kind,
                 start,
@@ -441,6 +441,7 @@ def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
                 data,
                 stream.closed and not parts,
                 now_ms,
+                last_seqno=stream.last_seqno,
             )
         )
         start = end

@@ -19,10 +19,10 @@ ENCODERS_MAX = 64  # streamed responses compressed at the same time; further one
 JOINED_PIECE_BYTES = 16 * 1024  # smaller pieces of received bodies are joined, because each takes memory of its own
 BODY_PIECE_BYTES = 128 * 1024  # a large body is written in pieces of this size
 SSE_PIECE_BYTES = 48 * 1024  # stream data encoded in one step; a multiple of 3, for base64
-SSE_PIECES_KEPT = 2  # encoded pieces kept for other readers of the same event
+FRAMES_KEPT = 4  # encoded frames of a large slice, kept for other readers of it
 TURNS_S = 0.005  # time spent on writing large responses in one turn of the loop
 SSE_LIFETIME_JITTER = 0.5  # the part of the lifetime of a feed that is random
-SSE_JOIN_BYTES_MAX = 4 * 1024  # up to this size, data and control event are sent in one write, else in two
+FRAME_BYTES_MAX = 4 * 1024  # up to this size, the data of a slice is one frame; larger data is written in several
 
 # Limits of what a request may contain, and of caches by what it contains.
 PATH_BYTES_MAX = 1_024
@@ -60,7 +60,6 @@ CHANGE_OVERHEAD_BYTES = 4  # of a line: action, tabs and newline
 KEY_BYTES_MAX = 1_024
 SCHEMA_LENGTH_MAX = 128
 SCHEMA_VERSION_DIGITS_MAX = 9
-ROW_PIECES_KEPT = 16  # recent pieces of a table, kept for other live readers at about the same position
 TABLE_TIMEOUT_S = 30.0  # how long a read is held open, unless the query sets another time
 TABLE_TIMEOUT_MAX_S = 300.0
 TABLE_IDLE_S = 10.0  # a held read ends after this time without a new row

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import TypeAlias
 
+from headwater.errors import HeadwaterError
 from headwater.limits import BODY_PIECE_BYTES
 from headwater.server.compression import Encoder
 from headwater.server.http import Buffer, Frame, Sink
 from headwater.server.turns import Turns
 
+log = logging.getLogger("headwater.server")
+
+Pieces: TypeAlias = AsyncGenerator[bytes, None]
+
 
 class BodyFeed:
-    """`held` keeps the bytes of the body in the memory budget until they are written."""
+    """A body as pieces that are not empty. If it cannot be completed, it is aborted, so that the client notices.
 
-    def __init__(self, turns: Turns, pieces: Iterator[bytes], held: object = None) -> None:
+    `held` keeps the bytes of the body in the memory budget until they are written.
+    """
+
+    def __init__(self, turns: Turns, pieces: Pieces, held: object = None) -> None:
         self._turns = turns
-        self._pieces = pieces
-        self._held: object | None = held
-        self._sink: Sink | None = None
-        self._waiting = False  # until its turn
+        self._pieces: Pieces | None = pieces
+        self._held = held
+        self._drained = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
 
     def open(self, sink: Sink, now_s: float) -> None:
-        self._sink = sink
-        self.drained()
+        if self._pieces is not None:
+            self._writing = asyncio.create_task(self._write(sink, self._pieces))
 
     def drained(self) -> None:
-        if not self._waiting:
-            self._waiting = True
-            self._turns.ask(self._write_on)
+        self._drained.set()
 
     def tick(self, now_s: float) -> None:
         """Nothing to do: a body has no keep-alive."""
@@ -36,24 +46,32 @@ class BodyFeed:
         """Nothing to do: a client that reads gets the whole body."""
 
     def cancel(self) -> None:
-        self._sink = self._held = None
-        self._pieces = iter(())
+        self._pieces = self._held = None
+        if self._writing is not None:
+            self._writing.cancel()
 
-    def _write_on(self) -> None:
-        self._waiting = False
-        sink = self._sink
-        if sink is None or sink.blocked:
-            return
-        piece = next(self._pieces, None)
-        if piece is None:
-            self.cancel()
-            sink.end()
+    async def _write(self, sink: Sink, pieces: Pieces) -> None:
+        try:
+            async for piece in pieces:
+                while sink.blocked:
+                    self._drained.clear()
+                    await self._drained.wait()
+                await self._turns.run(partial(sink.write, Frame(piece)))
+                del piece  # its memory can be used for the next one
+        except HeadwaterError as error:
+            log.info("a response could not be completed: %s", error)
+            sink.abort()
+        except Exception:
+            log.exception("a response could not be completed")
+            sink.abort()
         else:
-            sink.write(Frame(piece))
-            self.drained()
+            sink.end()
+        finally:
+            self._pieces = self._held = None
+            await pieces.aclose()
 
 
-def cut(body: tuple[Buffer, ...]) -> Iterator[bytes]:
+async def cut(body: tuple[Buffer, ...]) -> Pieces:
     """The pieces of a body in memory."""
     for part in body:
         view = memoryview(part)
@@ -61,7 +79,7 @@ def cut(body: tuple[Buffer, ...]) -> Iterator[bytes]:
             yield bytes(view[start : start + BODY_PIECE_BYTES])
 
 
-def gathered(parts: Sequence[bytes]) -> Iterator[bytes]:
+async def gathered(parts: Sequence[bytes]) -> Pieces:
     """Join many small parts into pieces."""
     first = 0
     while first < len(parts):
@@ -73,10 +91,17 @@ def gathered(parts: Sequence[bytes]) -> Iterator[bytes]:
         first = last
 
 
-def encoded(pieces: Iterator[bytes], encoder: Encoder) -> Iterator[bytes]:
-    """Compress pieces. Empty ones are dropped, because an empty chunk would end the body."""
-    for piece in pieces:
-        if data := encoder.encode(piece):
+async def encoded(pieces: Pieces, encoder: Encoder, inline_bytes: int) -> Pieces:
+    """Compress pieces, in a thread if they are larger than what may be encoded at once."""
+    try:
+        async for piece in pieces:
+            if len(piece) <= inline_bytes:
+                data = encoder.encode(piece)
+            else:
+                data = await asyncio.get_running_loop().run_in_executor(None, encoder.encode, piece)
+            if data:
+                yield data
+        if data := encoder.finish():
             yield data
-    if data := encoder.finish():
-        yield data
+    finally:
+        await pieces.aclose()

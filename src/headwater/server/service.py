@@ -19,7 +19,6 @@ from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
-from headwater.server.streams.frames import LargeEvents
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
 from headwater.server.views import Views
@@ -35,7 +34,6 @@ class Service(msgspec.Struct, frozen=True):
     notifier: Notifier | None = None  # None: Notify is off
     entropy: Callable[[], float] = random.random
     turns: Turns = msgspec.field(default_factory=Turns)
-    events: LargeEvents = msgspec.field(default_factory=LargeEvents)
     encoders: Encoders = msgspec.field(default_factory=Encoders)
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
     followers: Followers | None = None

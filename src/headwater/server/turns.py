@@ -25,6 +25,22 @@ class Turns:
             self._running = True
             asyncio.get_running_loop().call_soon(self._run)
 
+    async def run(self, write: Callable[[], None]) -> None:
+        """Write in a turn, and wait for it."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            if not written.done():  # otherwise the reader has disconnected
+                try:
+                    write()
+                except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                    written.set_exception(error)
+                else:
+                    written.set_result(None)
+
+        self.ask(run)
+        await written
+
     def _run(self) -> None:
         """Run turns for a few milliseconds; continue in the next turn of the event loop."""
         until_s = time.perf_counter() + TURNS_S

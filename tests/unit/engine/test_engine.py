@@ -12,7 +12,7 @@ import pytest
 from headwater import limits as bounds
 from headwater.engine import Engine, committer
 from headwater.engine.clock import SteadyClock, elapsed_s
-from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Update
+from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Slice
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
@@ -278,11 +278,13 @@ def test_a_failed_commit_is_final() -> None:
 
 
 class Reader:
+    kind = "test"
+
     def __init__(self) -> None:
-        self.updates: list[Update] = []
+        self.updates: list[Slice] = []
         self.reason: Ended | None = None
 
-    def deliver(self, update: Update) -> None:
+    def deliver(self, update: Slice) -> None:
         self.updates.append(update)
 
     def ended(self, reason: Ended) -> None:
@@ -297,7 +299,7 @@ def test_live_readers_get_one_update_per_batch_and_the_end() -> None:
         for reader in readers:
             assert engine.follow(stream.id, reader) == stream
         await asyncio.gather(*[engine.execute(append(engine, "a", bytes([n]))) for n in b"xyz"])
-        assert [(u.start, u.end, u.data, u.closed) for u in readers[0].updates] == [(0, 3, b"xyz", False)]
+        assert [(u.start, u.next, u.data, u.closed) for u in readers[0].updates] == [(0, 3, b"xyz", False)]
         assert readers[0].updates[0] is readers[1].updates[0]
         await engine.execute(append(engine, "a", b"", close=True))
         assert readers[0].updates[-1].closed

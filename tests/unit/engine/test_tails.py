@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 
 from headwater import limits
-from headwater.engine.messages import Ended, Update
+from headwater.engine.large_reads import LargeReads
+from headwater.engine.messages import Ended, Slice
 from headwater.engine.tails import Tail
 from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset
@@ -17,23 +18,25 @@ MANY = 2 * limits.TOLD_PER_TURN + 1
 
 
 class Reader:
+    kind = "test"
+
     def __init__(self) -> None:
         self.told: list[tuple[int, int] | Ended] = []
 
-    def deliver(self, update: Update) -> None:
-        self.told.append((update.start, update.end))
+    def deliver(self, update: Slice) -> None:
+        self.told.append((update.start, update.next))
 
     def ended(self, reason: Ended) -> None:
         self.told.append(reason)
 
 
-def update(start: int) -> Update:
-    return Update(1, ContentKind.TEXT, start, start + 1, Offset(1, start + 1), b"x", False, 0)
+def update(start: int) -> Slice:
+    return Slice(1, ContentKind.TEXT, start, start + 1, Offset(1, start + 1), b"x", False, 0)
 
 
 def test_many_readers_are_notified_in_turns_and_in_order() -> None:
     async def main() -> None:
-        tail = Tail()
+        tail = Tail(LargeReads(1 << 30))
         readers = [Reader() for _ in range(MANY)]
         tail.subscribers = dict.fromkeys(readers)
         tail.publish(update(0))
@@ -54,12 +57,12 @@ def test_many_readers_are_notified_in_turns_and_in_order() -> None:
 
 def test_pending_updates_are_bounded() -> None:
     async def main() -> None:
-        tail = Tail()
+        tail = Tail(LargeReads(1 << 30))
         readers = [Reader() for _ in range(MANY)]
         tail.subscribers = dict.fromkeys(readers)
         size = limits.UPDATE_BYTES_MAX // 2 + 1
         for start in range(0, 5 * size, size):
-            tail.publish(msgspec.structs.replace(update(start), end=start + size, data=bytes(size)))
+            tail.publish(msgspec.structs.replace(update(start), next=start + size, data=bytes(size)))
         for _ in range(20):
             await asyncio.sleep(0)
         assert all(reader.told == [(0, size), (4 * size, 5 * size)] for reader in readers)  # the rest is in the store
@@ -69,7 +72,7 @@ def test_pending_updates_are_bounded() -> None:
 
 def test_many_reads_that_wait_are_woken_in_turns() -> None:
     async def main() -> None:
-        tail = Tail()
+        tail = Tail(LargeReads(1 << 30))
         count = 3 * limits.WOKEN_PER_TURN
         woken = 0
 
@@ -93,12 +96,12 @@ def test_many_reads_that_wait_are_woken_in_turns() -> None:
 
 def test_a_failing_reader_does_not_affect_other_readers() -> None:
     class Broken(Reader):
-        def deliver(self, update: Update) -> None:
+        def deliver(self, update: Slice) -> None:
             raise RuntimeError("broken")
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        tail = Tail()
+        tail = Tail(LargeReads(1 << 30))
         readers = [Reader() for _ in range(MANY)]
         tail.subscribers = dict.fromkeys([*readers[:600], Broken(), *readers[600:]])
         tail.publish(update(0))

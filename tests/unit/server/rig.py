@@ -87,7 +87,7 @@ class MemoryTransport:
 
 
 class _Feed:
-    """Stands in for a `FeedSession`."""
+    """Stands in for a `EventFeed`."""
 
     def open(self, sink: Sink, now_s: float) -> None:
         self._sink = sink

@@ -13,7 +13,7 @@ from headwater.log.content import ContentKind
 from headwater.protocol.tables.paths import log_path
 from headwater.server.http import Feed, Frame
 from headwater.server.service import Service
-from headwater.server.streams.feeds import FeedSession
+from headwater.server.streams.feeds import EventFeed
 from headwater.server.tables.feeds import RowFeed
 from headwater.store.memory import MemoryStore
 from tests import virtual_time
@@ -58,7 +58,7 @@ def test_a_feed_that_was_told_to_finish_before_it_was_opened_ends_and_writes_not
         await engine.execute(rows)
         row = await engine.find_row(FindRow(log_path("t"), 0))
         feeds: list[Feed] = [
-            FeedSession(service, await engine.read(Read("a")), 0),
+            EventFeed(service, await engine.read(Read("a")), 0),
             RowFeed(service, row.table, row.start, timeout_s=60, idle_s=60),
         ]
         for feed in feeds:
@@ -87,9 +87,9 @@ def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_d
 
         engine.read_more = late  # type: ignore[method-assign]
         reply = await engine.read(Read("a", bytes_max=1))
-        session, sink = FeedSession(Service(engine, Limits()), reply, 0), Sink()
+        session, sink = EventFeed(Service(engine, Limits()), reply, 0), Sink()
         session.open(sink, 0.0)
-        engine.unfollow(reply.stream.id, session)  # as if its turn to be told had yet to come
+        engine.unfollow(reply.stream.id, session._follower)  # as if its turn to be told had yet to come
         await engine.execute(Append("a", engine.now_ms(), b"three", "text/plain"))
         appended.set()
         await asyncio.sleep(0.01)

@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import Any
 
 from headwater.engine import Engine
-from headwater.engine.messages import Ended, StreamInfo, Update
+from headwater.engine.follower import Extent, StreamFollower
+from headwater.engine.messages import Ended, Reason, Slice, StreamInfo
 from headwater.errors import (
     HeadwaterError,
     InvalidNotifyError,
@@ -21,7 +22,6 @@ from headwater.errors import (
     TooManyNurlsError,
 )
 from headwater.limits import NOTIFY_REASON_LENGTH_MAX, RETRY_AFTER_S, Limits
-from headwater.log.row_framing import last_seqno_of
 from headwater.protocol.tables.paths import name_of
 from headwater.protocol.tables.urls import url_fault
 from headwater.protocol.trace_context import TraceContext
@@ -34,28 +34,42 @@ log = logging.getLogger("headwater.notify")
 
 
 class WatchedTable:
-    """A live reader of a table with NURLs."""
+    """A table with NURLs, and the consumer of its news: only the SeqNo of the last row counts."""
 
-    def __init__(self, table: StreamInfo, deleted: Callable[[WatchedTable], None]) -> None:
+    ready = True
+
+    def __init__(self, engine: Engine, table: StreamInfo, deleted: Callable[[WatchedTable], None]) -> None:
         self.path = table.path
         self.id = table.id
+        self.follower = StreamFollower(engine, self, "notify", table, table.tail, extent=Extent.NEWS)
         self.last_seqno = table.last_seqno
         self.deliveries: dict[str, Delivery] = {}  # by the name of the NURL
         self.trace: TraceContext | None = None  # of the append of the last rows
         self.next_trace: TraceContext | None = None  # of an append that is not durable yet
         self.lock = asyncio.Lock()  # held while the NURLs change
         self._deleted = deleted
+        self._failure: HeadwaterError | None = None
 
-    def deliver(self, update: Update) -> None:
-        if update.data:
-            self.last_seqno = last_seqno_of(update.data)
+    def open(self) -> None:
+        """Follow the table, which was read just before."""
+        self.follower.open()
+        if self._failure is not None:
+            raise self._failure
+        self.last_seqno = self.follower.stream.last_seqno
+
+    def take(self, piece: Slice) -> bool:
+        if piece.last_seqno > self.last_seqno:
+            self.last_seqno = piece.last_seqno
             self.trace, self.next_trace = self.next_trace, None
             for delivery in self.deliveries.values():
                 delivery.wake()
+        return True
 
-    def ended(self, reason: Ended) -> None:
+    def ended(self, reason: Reason) -> None:
         if reason is Ended.DELETED:
             self._deleted(self)
+        elif isinstance(reason, HeadwaterError):
+            self._failure = reason
 
 
 class Notifier:
@@ -112,7 +126,7 @@ class Notifier:
         behind: list[Nurl] = []
         deliveries = [delivery for watched in self._tables.values() for delivery in watched.deliveries.values()]
         for watched in self._tables.values():
-            self._engine.unfollow(watched.id, watched)
+            watched.follower.close()
         self._tables.clear()
         for delivery in deliveries:
             delivery.close()
@@ -241,8 +255,8 @@ class Notifier:
         """Follow a table that was read just before."""
         watched = self._tables.get(table.id)
         if watched is None:
-            watched = WatchedTable(table, self._deleted)
-            watched.last_seqno = self._engine.follow(table.id, watched).last_seqno
+            watched = WatchedTable(self._engine, table, self._deleted)
+            watched.open()
             self._tables[table.id] = watched
         return watched
 
@@ -262,11 +276,10 @@ class Notifier:
     def _release_if_empty(self, watched: WatchedTable) -> None:
         if not watched.deliveries and self._tables.get(watched.id) is watched:
             del self._tables[watched.id]
-            self._engine.unfollow(watched.id, watched)
+            watched.follower.close()
 
     def _deleted(self, watched: WatchedTable) -> None:
         self._tables.pop(watched.id, None)
-        self._engine.unfollow(watched.id, watched)
         deliveries = list(watched.deliveries.values())
         for delivery in deliveries:
             delivery.close()

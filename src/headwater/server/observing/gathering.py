@@ -15,7 +15,6 @@ from headwater.server.following.follower import FollowerState
 from headwater.server.http import NO_ROUTE, waiting
 from headwater.server.memory import resident_bytes
 from headwater.server.notify.delivery import State as DeliveryState
-from headwater.server.notify.notifier import WatchedTable
 from headwater.server.notify.sending import Outcome
 from headwater.server.observing.access_log import AccessLog
 from headwater.server.observing.metrics import Labels, Value
@@ -23,22 +22,13 @@ from headwater.server.observing.observer import Observer
 from headwater.server.observing.readiness import unready
 from headwater.server.observing.tracing import Tracer
 from headwater.server.observing.usage import usage_of
-from headwater.server.streams.feeds import FeedSession
-from headwater.server.tables.active import ActiveView
-from headwater.server.tables.feeds import RowFeed
-from headwater.server.views.view import View, ViewState
+from headwater.server.views.view import ViewState
 from headwater.store.contract import BackupReport, Space, StoreReport
 
 if TYPE_CHECKING:
     from headwater.server.service import Service
 
-_KINDS: dict[type, str] = {
-    FeedSession: "sse",
-    RowFeed: "table",
-    View: "view",
-    ActiveView: "active-view",
-    WatchedTable: "notify",
-}
+_KINDS = ("sse", "table", "view", "active-view", "notify")  # of followers
 LONG_POLL = "long-poll"
 _REFUSALS = (401, 403, 429, 503, 507)
 _DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
@@ -107,10 +97,10 @@ def _routes() -> Iterator[tuple[int, str, str]]:
 
 def readers(report: EngineReport) -> dict[str, int]:
     """Live readers by kind, including kinds with 0 readers."""
-    found = dict.fromkeys((*_KINDS.values(), LONG_POLL, _OTHER), 0)
+    found = dict.fromkeys((*_KINDS, LONG_POLL, _OTHER), 0)
     found[LONG_POLL] = report.waiting
     for kind, count in report.subscribers.items():
-        found[_KINDS.get(kind, _OTHER)] += count
+        found[kind if kind in _KINDS else _OTHER] += count
     return found
 
 

@@ -16,7 +16,7 @@ from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
 from headwater.server.http import Headers, Request, Response, waiting
 from headwater.server.service import Service
-from headwater.server.streams.feeds import FeedSession
+from headwater.server.streams.feeds import EventFeed
 from headwater.server.streams.replies import (
     CLOSED,
     NO_CACHE,
@@ -85,7 +85,7 @@ def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
     found = [("content-type", "text/event-stream"), NO_CACHE, UNBUFFERED, SANDBOX]
     if reply.stream.kind is ContentKind.BINARY:
         found.append((headers.SSE_DATA_ENCODING, "base64"))
-    return Response(200, tuple(found), feed=FeedSession(service, reply, cursor))
+    return Response(200, tuple(found), feed=EventFeed(service, reply, cursor))
 
 
 def _nothing_more(reply: ReadReply) -> Response:

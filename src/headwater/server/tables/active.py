@@ -18,7 +18,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from headwater.engine import Engine
-from headwater.engine.messages import Ended, ReadMore, StreamInfo, Update
+from headwater.engine.follower import Extent, Pulled
+from headwater.engine.messages import Ended, Reason, Slice, StreamInfo
 from headwater.errors import HeadwaterError, InternalError, OverloadedError, StreamNotFoundError, ViewTooLargeError
 from headwater.limits import (
     ACTIVE_BUILDS_AT_ONCE,
@@ -79,12 +80,13 @@ class LiveRows:
         return self._listed[bisect_right(self._listed, since_id, key=seqno_of) :] if since_id else self._listed
 
 
-class ActiveView:
-    """The live rows of one table, kept current."""
+class ActiveView(Pulled):
+    """The live rows of one table, kept current: updates are applied as they arrive, if nothing is left to be read."""
 
     def __init__(
         self, engine: Engine, table: StreamInfo, building: asyncio.Semaphore, applied: Callable[[ActiveView], None]
     ) -> None:
+        super().__init__(engine, "active-view", table, 0, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
         self._engine = engine
         self._table = table
         self._building = building  # bounds how many views read their tables at the same time
@@ -92,8 +94,7 @@ class ActiveView:
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
         self.rows = LiveRows()
         self.position = 0  # up to which rows are applied
-        self._tail = table.tail
-        self._asked = 0  # requests that wait for rows to be applied
+        self._waiting = 0  # requests that wait for rows to be applied
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None  # a snapshot
         self._restored = False  # from a snapshot, if there is one
@@ -117,13 +118,13 @@ class ActiveView:
         return isinstance(self._failure, ViewTooLargeError)
 
     def open(self) -> None:
-        self._tail = self._engine.follow(self.id, self).tail
-        self._restored = not self._tail
+        self.follower.open()
+        self._restored = not self.follower.tail
 
     def close(self, error: HeadwaterError | None = None) -> None:
         """Drop the rows. Later requests get the error."""
         self._failure = error or StreamNotFoundError("the table was deleted")
-        self._engine.unfollow(self.id, self)
+        self.follower.close()
         self.rows = LiveRows()
         if self._reading is not None and self._reading is not asyncio.current_task():
             self._reading.cancel()
@@ -132,44 +133,42 @@ class ActiveView:
 
     async def current(self, tail: int) -> LiveRows:
         """The live rows, once all rows before a position are applied."""
-        self._asked += 1
+        self._waiting += 1
+        self.follower.expect(tail)
         try:
             while self.position < tail and self._failure is None:
-                self._read_on()
-                if self._reading is not None:
-                    await asyncio.wait((self._reading,))
+                if self._reading is None:
+                    self._reading = asyncio.create_task(self._read())
+                await asyncio.wait((self._reading,))
         finally:
-            self._asked -= 1
+            self._waiting -= 1
         if self._failure is not None:
             raise self._failure
         return self.rows
 
-    # From the engine
+    # From the follower
 
-    def deliver(self, update: Update) -> None:
-        self._tail = update.end
-        if not update.data or self._reading is not None or self._failure is not None:
-            return
-        if update.start != self.position or len(update.data) > ACTIVE_STEP_BYTES:
-            self._read_on()
-            return
+    def take(self, piece: Slice) -> bool:
+        if self._reading is not None:
+            return super().take(piece)
+        if len(piece.data) > ACTIVE_STEP_BYTES:
+            return False
         try:
-            self._apply(update.data, update.end)
+            self._apply(piece.data)
         except HeadwaterError as error:
             self.close(error)
         else:
+            self.position = piece.next
             self._write_snapshot()
+        return True
 
-    def ended(self, reason: Ended) -> None:
-        self.close()
+    def ended(self, reason: Reason) -> None:
+        super().ended(reason)
+        self.close(reason if isinstance(reason, HeadwaterError) else None)
         if reason is Ended.DELETED:
             self._writing = asyncio.create_task(self._delete_snapshots())
 
     # Reading
-
-    def _read_on(self) -> None:
-        if self._reading is None and self.position < self._tail and self._asked:
-            self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         try:
@@ -187,19 +186,21 @@ class ActiveView:
 
     async def _read_to_tail(self) -> None:
         """Build the view as long as a request waits for it. The next request continues where this one stopped."""
-        if not self._restored and self._asked:
+        if not self._restored and self._waiting:
             await self._restore()
-        while self.position < self._tail and self._failure is None and self._asked:
-            reply = await self._engine.read_more(
-                ReadMore(self.id, self.position, self._tail, bytes_max=ACTIVE_STEP_BYTES)
-            )
-            await self._apply_in_steps(reply.data, self.position)
+            self.follower.seek(self.position)
+        while self.position < self.follower.tail and self._waiting:
+            piece = await self.next()
+            if piece is None:
+                return
+            await self._apply_in_steps(piece.data)
+            self.position = piece.next
 
-    async def _apply_in_steps(self, rows: bytes, position: int | None) -> None:
+    async def _apply_in_steps(self, rows: bytes) -> None:
         start = 0
         while start < len(rows):
             end = rows.find(b"\n", min(start + ACTIVE_STEP_BYTES, len(rows) - 1)) + 1
-            self._apply(rows[start:end], 0 if position is None else position + end)
+            self._apply(rows[start:end])
             start = end
             await asyncio.sleep(0)
 
@@ -210,7 +211,7 @@ class ActiveView:
             if found is not None:
                 reader = snapshots.SnapshotReader(self._engine, found)
                 while rows := await reader.read(ACTIVE_STEP_BYTES):
-                    await self._apply_in_steps(rows, None)
+                    await self._apply_in_steps(rows)
                 self.rows.last_seqno = found.last_seqno
                 self.position = self._snapshot_position = found.position
         except ViewTooLargeError:
@@ -244,10 +245,10 @@ class ActiveView:
         with contextlib.suppress(HeadwaterError):  # they expire anyway
             await snapshots.delete_all(self._engine, self.id)
 
-    def _apply(self, rows: bytes, end: int) -> None:
-        self.rows.apply(rows)
-        self.position = end
-        self._applied(self)
+    def _apply(self, rows: bytes) -> None:
+        if rows:
+            self.rows.apply(rows)
+            self._applied(self)
 
 
 class ActiveViews:

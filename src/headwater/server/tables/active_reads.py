@@ -55,4 +55,8 @@ def _answer(
     found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
     if encoder is None:
         return Response(200, found, (compression.encode((b"".join(rows),), encoding),))
-    return Response(200, found, feed=BodyFeed(service.turns, bodies.encoded(gathered(rows), encoder)))
+    return Response(
+        200,
+        found,
+        feed=BodyFeed(service.turns, bodies.encoded(gathered(rows), encoder, service.limits.compress_inline_bytes)),
+    )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from headwater import limits as bounds
-from headwater.engine.messages import FindRow, ReadMore, RowReply, StreamInfo
+from headwater.engine.follower import Extent, Pulled
+from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Slice, StreamInfo
 from headwater.errors import StreamNotFoundError
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.etags import encoded, etag, matched
 from headwater.protocol.tables.accept import EVENTS_TYPE, check_accept, check_accept_events
 from headwater.protocol.tables.queries import TableQuery, View, parse_table_query
-from headwater.server import compression
+from headwater.server import bodies, compression
+from headwater.server.bodies import BodyFeed, Pieces
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED
 from headwater.server.tables.active_reads import read_active
-from headwater.server.tables.feeds import RowFeed
+from headwater.server.tables.feeds import RowFeed, cut_rows
 from headwater.server.tables.replies import VARY, described, speaking_of, table_type
 
 
@@ -121,12 +123,41 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     else:
         found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
     if in_pieces:
-        return Response(200, found, feed=RowFeed(service, table, start, end=end, first=first, encoder=encoder))
+        pieces = _rows(service, start.skip, end, first)
+        if encoder is not None:
+            pieces = bodies.encoded(pieces, encoder, service.limits.compress_inline_bytes)
+        return Response(200, found, feed=BodyFeed(service.turns, pieces))
     body = (memoryview(first.data)[start.skip :],)
     if encoding is None:
         return Response(200, found, body)
     data = await compression.encode_body(body, encoding, service.limits.compress_inline_bytes)
     return Response(200, found, (data,))
+
+
+async def _rows(service: Service, skip: int, end: int, first: ReadReply) -> Pieces:
+    """The rows up to `end` in pieces, without the first bytes of the first read."""
+    pulled = Pulled(
+        service.engine,
+        "table",
+        first.stream,
+        first.next,
+        until=end,
+        bytes_max=service.limits.read_chunk_bytes,
+        extent=Extent.RANGE,
+    )
+    piece: Slice | None = service.engine.slices.of(first)
+    del first
+    pulled.follower.open()  # otherwise the table could be evicted
+    try:
+        while piece is not None:
+            for start, stop in cut_rows(piece.data, skip):
+                yield piece.data[start:stop]
+            skip, position = 0, piece.next
+            piece = None  # its memory can be used for the next read
+            if position < end and (piece := await pulled.next()) is None:
+                raise StreamNotFoundError("the table was deleted meanwhile")
+    finally:
+        pulled.follower.close()
 
 
 async def _end(service: Service, table: StreamInfo, until_id: int) -> int:

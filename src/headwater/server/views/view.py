@@ -17,13 +17,14 @@ import asyncio
 import contextlib
 import enum
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from headwater import limits
 from headwater.engine import Engine
-from headwater.engine.messages import Ended, ReadMore, StreamInfo, Update
+from headwater.engine.follower import Pulled
+from headwater.engine.messages import Ended, Slice, StreamInfo
 from headwater.errors import HeadwaterError, StoppingError, StreamGoneError, StreamNotFoundError
 from headwater.log.commands import Append, FramedBody, WriteDocument, WriteDocuments
 from headwater.protocol.state.as_events import RESET_EVENT
@@ -86,16 +87,13 @@ class View:
         self._version = 0  # of the document
         self._content_type = ""  # of the target
         self._source: StreamInfo | None = None
-        self._tail = 0  # of the source
-        self._closed = False
-        self._ended: Ended | None = None
-        self._news = asyncio.Event()
+        self._pulled: Pulled | None = None  # the source, since it was first followed
         self._state = ViewState.WAITING
         self._since_ms = engine.now_ms()
         self._last_error: str | None = None
 
     def status(self) -> ViewStatus:
-        definition, progress, source = self.definition, self._progress, self._source
+        definition, progress, source, pulled = self.definition, self._progress, self._source, self._pulled
         position = None
         if source is not None:
             at = source.offset(progress.position)
@@ -109,7 +107,7 @@ class View:
             record=None if definition.record is None else definition.record.value,
             state=self._state,
             position=position,
-            lag_bytes=None if source is None else max(0, self._tail - progress.position),
+            lag_bytes=None if source is None or pulled is None else max(0, pulled.follower.tail - progress.position),
             skipped=progress.skipped,
             last_skipped=progress.reason,
             last_error=self._last_error,
@@ -119,7 +117,7 @@ class View:
     async def run(self) -> None:
         """Keep the view current until it is closed or the server stops. Raises ViewGoneError if it is deleted."""
         failures = 0
-        while self._ended is not Ended.DRAINING and self._state is not ViewState.CLOSED:
+        while not self._is_draining and self._state is not ViewState.CLOSED:
             before = self._recorded
             wait_s = 0.0
             try:
@@ -144,15 +142,9 @@ class View:
                 wait_s = _backoff_s(failures)
             await asyncio.sleep(wait_s)
 
-    # From the engine
-
-    def deliver(self, update: Update) -> None:
-        self._tail, self._closed = update.end, update.closed
-        self._news.set()
-
-    def ended(self, reason: Ended) -> None:
-        self._ended = reason
-        self._news.set()
+    @property
+    def _is_draining(self) -> bool:
+        return self._pulled is not None and self._pulled.reason is Ended.DRAINING
 
     # Following
 
@@ -169,17 +161,17 @@ class View:
             if source.id != self._progress.source_id:
                 return
         converter = self.definition.converter((target if self.definition.is_table else source).content_type)
-        with self._following(source):
-            while self._ended is None:
-                self._news.clear()
-                while self._progress.position < self._tail and self._ended is None:
-                    async with self._turn():
-                        await self._step(source.id, converter)
-                if self._closed and self._ended is None:
-                    await self._append((), self._progress, close=True)
-                    self._note(ViewState.CLOSED)
-                    return
-                await self._news.wait()
+        pulled = self._pulled = Pulled(
+            self._engine, "view", source, self._progress.position, bytes_max=limits.VIEW_READ_BYTES
+        )
+        pulled.follower.open()
+        self._source = pulled.follower.stream
+        self._note(ViewState.FOLLOWING)
+        try:
+            while await self._step(pulled, converter):
+                pass
+        finally:
+            pulled.follower.close()
 
     async def _open(self) -> StreamInfo:
         """Open the target, and load the stored position."""
@@ -206,37 +198,39 @@ class View:
             raise _SourceMissingError(fault)
         return source
 
-    @contextlib.contextmanager
-    def _following(self, source: StreamInfo) -> Iterator[None]:
-        self._ended = None
-        self._source = source = self._engine.follow(source.id, self)
-        self._tail, self._closed = source.tail, source.closed
-        self._note(ViewState.FOLLOWING)
-        try:
-            yield
-        finally:
-            self._engine.unfollow(source.id, self)
+    async def _step(self, pulled: Pulled, converter: Converter) -> bool:
+        """Convert the next slice of the source. False: there is no more.
+
+        A large slice, and each slice of a view that catches up, needs a turn.
+        """
+        behind_bytes = pulled.follower.tail - pulled.follower.position
+        async with self._turn(behind_bytes):
+            piece = await pulled.next()
+            if piece is None:
+                return False
+            async with self._turn(len(piece.data) if behind_bytes <= limits.VIEW_INLINE_BYTES else 0):
+                await self._convert(piece, converter)
+        if piece.closed:
+            await self._append((), self._progress, close=True)
+            self._note(ViewState.CLOSED)
+        return not piece.closed
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait for a turn: each step of a view that catches up needs memory and a thread."""
-        if self._tail - self._progress.position <= limits.VIEW_INLINE_BYTES:
+    async def _turn(self, size_bytes: int) -> AsyncIterator[None]:
+        """Wait for a turn to convert much: it needs memory and a thread."""
+        if size_bytes <= limits.VIEW_INLINE_BYTES:
             yield
         else:
             async with self._turns:
                 yield
 
-    async def _step(self, source_id: int, converter: Converter) -> None:
-        """Convert one piece of the source."""
-        reply = await self._engine.read_more(
-            ReadMore(source_id, self._progress.position, self._tail, bytes_max=limits.VIEW_READ_BYTES)
-        )
-        batches = converter.convert(reply.data, self._progress.taken)
-        inline = len(reply.data) <= limits.VIEW_INLINE_BYTES
-        last = False
+    async def _convert(self, piece: Slice, converter: Converter) -> None:
+        batches = converter.convert(piece.data, self._progress.taken)
+        inline = len(piece.data) <= limits.VIEW_INLINE_BYTES
+        last = not piece.data
         while not last:
             batch = next(batches) if inline else await asyncio.to_thread(next, batches)
-            await self._take(batch, self._progress.after(batch, reply.next))
+            await self._take(batch, self._progress.after(batch, piece.next))
             last = batch.last
         if inline:
             await asyncio.sleep(0)

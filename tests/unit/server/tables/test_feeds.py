@@ -11,7 +11,7 @@ from headwater.limits import BODY_PIECE_BYTES
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.server.compression import Encoders
-from headwater.server.http import Frame, Request
+from headwater.server.http import Feed, Frame, Request
 from headwater.server.service import Service
 from headwater.server.tables.feeds import RowFeed
 from headwater.server.tables.reads import read
@@ -49,7 +49,7 @@ class SlowSink:
     def abort(self) -> None:
         self.aborted = True
 
-    def empty(self, feed: RowFeed) -> None:
+    def empty(self, feed: Feed) -> None:
         self._held = 0
         feed.drained()
 
@@ -161,13 +161,18 @@ def test_nothing_is_read_for_a_client_that_takes_nothing() -> None:
     with_table(body)
 
 
+async def finite(service: Service) -> Feed:
+    feed = (await read(service, Request("GET", "/v1/table/t", "timeout=0", {}, b""), "t")).feed
+    assert feed is not None
+    return feed
+
+
 def test_a_finite_answer_is_completed_or_aborted() -> None:
     async def body(engine: Engine, service: Service) -> None:
         for _ in range(10):
             await append(engine, 10_000)
-        table = (await engine.find_row(FindRow("t"))).table
         complete, broken = SlowSink(1_000), SlowSink(1_000)
-        feeds = [RowFeed(service, table, RowPosition(0), end=table.tail) for _ in range(2)]
+        feeds = [await finite(service), await finite(service)]
         feeds[0].open(complete, 0.0)
         feeds[1].open(broken, 0.0)
         await append(engine, 5)  # not part of the answer
@@ -192,7 +197,7 @@ def test_a_live_reader_beyond_the_end_waits_for_the_rows_after_its_seqno() -> No
         sinks = [SlowSink(1 << 20) for _ in range(2)]
         for number, sink in enumerate(sinks):
             more = {"since_id": 7, "timeout_s": 60, "idle_s": 60}
-            RowFeed(service, found.table, found.start, **more, events=number == 1).open(sink, 0.0)  # type: ignore[arg-type]
+            RowFeed(service, found.table, found.start, **more, events=number == 1).open(sink, 0.0)
         for count in (1, 3):
             await append(engine, count)
             await turns(20)

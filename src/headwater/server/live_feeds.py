@@ -1,0 +1,137 @@
+"""Live feeds: responses that follow a stream. A wire adds how slices are encoded.
+
+A small slice is one frame, which is written at once and is the same object for all readers. A large slice is written
+in several frames, each when the connection has drained and it is the feed's turn, and nothing else is written before
+its last frame. If a connection does not drain, nothing is kept for it: the follower reads what it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.engine.follower import StreamFollower
+from headwater.engine.messages import Ended, Reason, Slice
+from headwater.limits import FRAMES_KEPT
+from headwater.server.http import Frame, Sink
+from headwater.server.service import Service
+
+
+class LargeFrames:
+    """The frames of a large slice, at least one, encoded one by one. The last few are kept for other readers of the
+    slice, which are mostly at the same frame."""
+
+    __slots__ = ("_encode", "_kept", "count")
+
+    def __init__(self, count: int, encode: Callable[[int], bytes]) -> None:
+        self.count = count
+        self._encode = encode
+        self._kept: dict[int, Frame] = {}
+
+    def frame(self, number: int) -> Frame:
+        frame = self._kept.get(number)
+        if frame is None:
+            frame = self._kept[number] = Frame(self._encode(number))
+            if len(self._kept) > FRAMES_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return frame
+
+
+class LiveFeed:
+    """The consumer of a follower, and the feed of a connection."""
+
+    __slots__ = ("_follower", "_frames", "_is_over", "_number", "_reason", "_service", "_sink", "_slice", "_waiting")
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._follower: StreamFollower
+        self._sink: Sink | None = None
+        self._frames: LargeFrames | None = None  # of a slice that is being written
+        self._number = 0  # of the next frame
+        self._slice: Slice | None = None
+        self._reason: Reason | None = None  # for the end after these frames
+        self._waiting = False  # until its turn
+        self._is_over = False
+
+    # From the connection
+
+    def open(self, sink: Sink, now_s: float) -> None:
+        if self._is_over:  # its token expired before it was opened
+            sink.end()
+            return
+        self._sink = sink
+        self._begin(now_s)
+
+    def drained(self) -> None:
+        if self._frames is None:
+            self._follower.resume()
+        else:
+            self._write_later()
+
+    def finish(self) -> None:
+        if not self._is_over:
+            self.cancel()
+            if self._sink is not None:
+                self._sink.end()
+
+    def cancel(self) -> None:
+        self._is_over = True
+        self._slice = self._frames = None
+        self._follower.close()
+
+    # From the follower
+
+    @property
+    def ready(self) -> bool:
+        return self._frames is None and self._sink is not None and not self._sink.blocked
+
+    def take(self, piece: Slice) -> bool:
+        raise NotImplementedError
+
+    def ended(self, reason: Reason) -> None:
+        if self._frames is None or reason is Ended.DRAINING:
+            self._end(reason)
+        else:
+            self._reason = reason
+
+    # Of a wire
+
+    def _begin(self, now_s: float) -> None:
+        """Open the follower."""
+        raise NotImplementedError
+
+    def _end(self, reason: Reason) -> None:
+        """Write the last frame, if there is one, and finish."""
+        self.finish()
+
+    # Large slices
+
+    def _write_all(self, piece: Slice, frames: LargeFrames) -> None:
+        self._slice, self._frames, self._number = piece, frames, 0
+        self._write_later()
+
+    def _written(self, piece: Slice) -> None:
+        """The last frame of a slice was written."""
+
+    def _write_later(self) -> None:
+        """Ask for a turn, once."""
+        if not self._waiting:
+            self._waiting = True
+            self._service.turns.ask(self._write_on)
+
+    def _write_on(self) -> None:
+        """Write the next frame if the connection has room; otherwise `drained` asks for another turn."""
+        self._waiting = False
+        piece, frames, sink = self._slice, self._frames, self._sink
+        if piece is None or frames is None or sink is None or sink.blocked:
+            return
+        sink.write(frames.frame(self._number))
+        self._number += 1
+        if self._number < frames.count:
+            self._write_later()
+            return
+        self._slice = self._frames = None
+        self._written(piece)
+        if self._reason is not None:
+            self._end(self._reason)
+        else:
+            self._follower.resume()
