@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from headwater.errors import DamagedDataError
@@ -24,14 +24,15 @@ DAMAGED = "damaged"
 FAR = 1 << 60
 
 
-def check_damaged_row(directory: Directory, rng: random.Random) -> str:
-    """Damage a row in a copy of a directory and ask everything, before and after a fold. Returns what was damaged."""
+def check_damaged_row(directory: Directory, rng: random.Random, tables: Sequence[str] = TABLES) -> str:
+    """Damage a row of a table in a copy of a directory and ask everything, before and after a fold. Returns what was
+    damaged."""
     intact, damaged = directory.copy(random.Random(0)), directory.copy(random.Random(0))
     paths = {"absent", *PATHS, *[path for path, _, _ in contents_of(intact).streams.values()]}
     whole = answers(intact, paths)
     _fold(intact, "")
     folded = answers(intact, paths)
-    what = flip(damaged.index.connect(), rng)
+    what = flip(damaged.index.connect(), rng, tables)
     if not what:
         return ""
     damaged.index.commit()
@@ -48,10 +49,12 @@ def check_damaged_row(directory: Directory, rng: random.Random) -> str:
     return what
 
 
-def flip(connection: sqlite3.Connection, rng: random.Random) -> str:
+def flip(connection: sqlite3.Connection, rng: random.Random, tables: Sequence[str]) -> str:
     """Flip a bit of a value. Returns the table and column; empty if there is no row."""
-    counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
-    table = rng.choice([table for table in TABLES if counts[table]])
+    counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+    if not any(counts.values()):
+        return ""
+    table = rng.choice([table for table in tables if counts[table]])
     columns = [row[1:6:4] for row in connection.execute(f"PRAGMA table_info({table})")]
     row = connection.execute(
         f"SELECT * FROM {table} LIMIT 1 OFFSET ?",

@@ -27,7 +27,6 @@ from headwater.store.contract import Commit, Done
 from headwater.store.embedded import index, journal, journal_writer, newest, recovery, salvage
 from headwater.store.embedded.backup.failures import GapError
 from headwater.store.embedded.backup.tailing import JournalTail
-from headwater.store.embedded.chunks import Chunk
 from headwater.store.embedded.disk import Disk, File
 from headwater.store.embedded.folder import FoldInterruptedError, WorkerAnswer
 from headwater.store.embedded.index_writer import IndexWriter
@@ -166,13 +165,10 @@ def test_a_record_that_is_not_checked_is_caught(monkeypatch: pytest.MonkeyPatch)
 # Rows of the index
 
 
-@pytest.mark.parametrize("check", ["check_row", "_check_absent", "_check_no_gap"])
-def test_rows_that_are_not_verified_are_caught(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
-    def trust(stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:
-        return 0
-
-    monkeypatch.setattr(index, check, trust if check == "_check_no_gap" else lambda *_: None)
-    assert damaged_rows()
+@pytest.mark.parametrize(("check", "table"), [("check_row", "streams"), ("_check_absent", "documents")])
+def test_rows_that_are_not_verified_are_caught(monkeypatch: pytest.MonkeyPatch, check: str, table: str) -> None:
+    monkeypatch.setattr(index, check, lambda *_: None)
+    assert damaged_rows(table)
 
 
 def test_producers_that_vanish_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +177,11 @@ def test_producers_that_vanish_are_caught(monkeypatch: pytest.MonkeyPatch) -> No
             return False
 
     monkeypatch.setattr(index, "producers_sum", lambda rows: AnySum())
-    assert damaged_rows()
+    assert damaged_rows("producers")
 
 
-def damaged_rows() -> str:
-    """The first wrong answer after damage in a row."""
+def damaged_rows(table: str) -> str:
+    """The first wrong answer after damage in a row of a table."""
     for seed in range(SEEDS_MAX):
         history = History(seed)
         rng = random.Random(seed)
@@ -194,7 +190,7 @@ def damaged_rows() -> str:
             history.disk.restart(power_lost=False)
             history.directory.index.restart()
             for _ in range(100):
-                check_damaged_row(history.directory, rng)
+                check_damaged_row(history.directory, rng, [table])
         except (BrokenPromiseError, LookupError, ValueError, msgspec.MsgspecError) as error:
             return repr(error)
     return ""
