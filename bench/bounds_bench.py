@@ -7,26 +7,35 @@ other load: `bench.hostile` has attacks during ordinary traffic.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import statistics
 import struct
 import threading
 import time
+import tracemalloc
 import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import brotli
+import httpx
+import zstandard
 
 from bench.report import Row
 from bench.server_bench import Bench
 from bench.servers import Server, headwater
 from bench.stalls import Stall, watched
+from headwater.client import Client
 from headwater.errors import NotAcceptableError
 from headwater.log.events import Appended
 from headwater.log.moments import Moment
 from headwater.protocol.globs import glob
+from headwater.protocol.inflating import Inflater
 from headwater.protocol.streams.sse import EventReader
 from headwater.protocol.tables.accept import check_accept
 from headwater.protocol.tables.content_type import TableType
@@ -241,6 +250,63 @@ def sampled(server: Server, every_s: float = 0.02) -> Iterator[list[int]]:
         thread.join()
 
 
+def inflated_bomb(encoding: str) -> Callable[[], None]:
+    bomb = BOMBS[encoding](bytes(100_000_000))
+
+    def work() -> None:
+        size = sum(len(piece) for piece in Inflater(encoding).feed(bomb))
+        if size != 100_000_000:
+            raise RuntimeError(f"{size} bytes of a bomb were decompressed")
+
+    return work
+
+
+def read_bomb() -> Callable[[], None]:
+    """A compressed answer of 300 MB, as a client reads it."""
+    headers = {
+        "content-type": "application/octet-stream",
+        "content-encoding": "br",
+        "stream-next-offset": "1",
+        "stream-up-to-date": "true",
+    }
+    body = BOMBS["br"](bytes(300_000_000))
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, stream=httpx.ByteStream(body)))
+
+    def work() -> None:
+        with httpx.Client(transport=transport) as http:
+            size = sum(len(data) for data in Client("http://server", http=http).stream("s").read(type=bytes))
+        if size != 300_000_000:
+            raise RuntimeError(f"{size} bytes of a bomb were read")
+
+    return work
+
+
+BOMBS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "br": lambda data: bytes(brotli.compress(data, quality=1)),
+    "zstd": zstandard.ZstdCompressor().compress,
+}
+ALLOCATIONS: dict[str, tuple[Callable[[], Callable[[], None]], int]] = {
+    **{
+        f"memory to decompress a bomb of 100 MB ({encoding})": (partial(inflated_bomb, encoding), 40)
+        for encoding in BOMBS
+    },
+    "memory of a client for an answer of 300 MB": (read_bomb, 150),
+}
+
+
+def measure_allocations(bench: Bench) -> None:
+    for name, (prepare, goal_mb) in ALLOCATIONS.items():
+        work = prepare()
+        tracemalloc.start()
+        try:
+            work()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        bench.note(Row(name, "headwater", peak / 1e6, "MB", goal=f"< {goal_mb}", note="allocated, at most"))
+
+
 # Notify
 
 
@@ -340,4 +406,5 @@ def run_bounds(bench: Bench) -> None:
     measure_hostile_input(bench)
     measure_stalls(bench)
     measure_memory(bench)
+    measure_allocations(bench)
     measure_notify(bench)
