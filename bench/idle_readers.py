@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ SAMPLE_S = 0.5
 STREAMS = 100
 STARTED_PART = 0.95  # of the readers that are connected when the measurement begins
 STARTING_SAMPLES_MAX = 120
+SCRAPES_MAX = 20
 
 
 def cpu_s(pid: int) -> float:
@@ -48,7 +50,10 @@ async def measure(server: Server, readers: int, seconds: float) -> dict[str, flo
     async with AsyncClient(origin) as client, httpx.AsyncClient(timeout=60, limits=fresh) as scraper:
 
         async def count() -> int:
-            return connected((await scraper.get(f"{origin}/metrics")).text)
+            for _ in range(SCRAPES_MAX):  # the server ends a connection that a busy client does not use in time
+                with contextlib.suppress(httpx.HTTPError):
+                    return connected((await scraper.get(f"{origin}/metrics")).text)
+            raise RuntimeError("the metrics cannot be read")
 
         for number in range(STREAMS):
             await client.stream(f"idle/{number}").create()
