@@ -108,7 +108,7 @@ def test_feeds_that_began_together_end_one_by_one_after_half_of_their_lifetime_o
         await engine.start()
         await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain"))
         service, sinks = Service(engine, limits), [EndingSink() for _ in range(200)]
-        feeds = [FeedSession(service, await engine.read(Read("a")), 0) for _ in sinks]
+        feeds = [EventFeed(service, await engine.read(Read("a")), 0) for _ in sinks]
         for feed, sink in zip(feeds, sinks, strict=True):
             feed.open(sink, 0.0)
         ended = []
