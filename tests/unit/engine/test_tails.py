@@ -110,3 +110,23 @@ def test_a_failing_reader_does_not_affect_other_readers() -> None:
         assert all(reader.told == [(0, 1)] for reader in readers)
 
     virtual_time.run(main())
+
+
+def test_the_data_of_a_large_update_counts_and_is_left_out_if_there_is_no_room() -> None:
+    size = limits.LARGE_READ_BYTES + 1
+    large = LargeReads(size)
+    updates: list[Slice] = []
+    tail, reader = Tail(large), Reader()
+    tail.subscribers = {reader: None}
+    reader.deliver = updates.append  # type: ignore[assignment, method-assign]
+    sent: list[object] = [large.hold(2, 0, bytes(size))]
+    for start in (0, size):
+        tail.publish(msgspec.structs.replace(update(start), next=start + size, data=bytes(size)))
+        sent.clear()
+    assert [(piece.start, piece.next, len(piece.data)) for piece in updates] == [
+        (size, size, 0),
+        (size, 2 * size, size),
+    ]
+    assert large.held_bytes == size
+    updates.clear()
+    assert large.held_bytes == 0
