@@ -97,7 +97,7 @@ def without_producers(state: StreamState) -> StreamState:
     return msgspec.structs.replace(state, producers={}, expired_producers={})
 
 
-class Extent(Protocol):
+class StreamEnd(Protocol):
     """How far a stream goes: its newest state, or what readers see of it."""
 
     tail: int
@@ -105,13 +105,13 @@ class Extent(Protocol):
     closed: bool
 
 
-def extend(extent: Extent, kind: ContentKind, data: bytes, *, closes: bool) -> None:
+def extend(end: StreamEnd, kind: ContentKind, data: bytes, *, closes: bool) -> None:
     """Apply the data and the closure of an event to a stream."""
-    extent.tail += len(data)
+    end.tail += len(data)
     if kind >= ROWS and data:
-        extent.last_seqno = last_seqno_of(data)
+        end.last_seqno = last_seqno_of(data)
     if closes:
-        extent.closed = True
+        end.closed = True
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):

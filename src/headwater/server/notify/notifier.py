@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import groupby
-from typing import Any
 
 from headwater.engine import Engine
 from headwater.engine.follower import Extent, StreamFollower
@@ -29,6 +28,7 @@ from headwater.server.notify.delivery import Delivery, State
 from headwater.server.notify.nurl import Nurl, seen_again
 from headwater.server.notify.registry import Registry
 from headwater.server.notify.sending import Outbound, Sender
+from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.notify")
 
@@ -91,7 +91,7 @@ class Notifier:
         self._engine = engine
         self._registry = Registry(engine)
         self._tables: dict[int, WatchedTable] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._running = False
 
     # Life
@@ -134,7 +134,7 @@ class Notifier:
             await delivery.closed()
             if delivery.nurl != delivery.stored:
                 behind.append(delivery.nurl)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.ended()
         if behind:
             try:
                 await self._registry.update(behind)
@@ -283,16 +283,11 @@ class Notifier:
         deliveries = list(watched.deliveries.values())
         for delivery in deliveries:
             delivery.close()
-        self._in_background(self._forget(watched.path, [delivery.nurl for delivery in deliveries]))
+        self._tasks.start(self._forget(watched.path, [delivery.nurl for delivery in deliveries]))
 
     def table_deleted(self, path: str) -> None:
         """Handle the deletion of a table that may have had NURLs."""
-        self._in_background(self._forget(path, []))
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._forget(path, []))
 
     async def _forget(self, path: str, nurls: list[Nurl]) -> None:
         try:

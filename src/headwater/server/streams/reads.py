@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
-from headwater import limits as bounds
 from headwater.engine.messages import Read, ReadReply, StreamInfo
 from headwater.log.content import ContentKind
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.cursors import next_cursor
-from headwater.protocol.streams.etags import encoded, etag, matched
+from headwater.protocol.streams.etags import etag
 from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
+from headwater.server.finite import choose_coding, not_modified
 from headwater.server.http import Headers, Request, Response, waiting
 from headwater.server.service import Service
 from headwater.server.streams.feeds import EventFeed
@@ -71,10 +71,10 @@ async def read(service: Service, request: Request, path: str) -> Response:
     asked = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
     with (wait_s and service.places.claim(limits, request, path)) or contextlib.nullcontext():
         reply = await service.engine.read(asked)
-    response = _piece(service, request, query, reply)
-    accepted = request.headers.get("accept-encoding")
-    if accepted is not None and response.status == 200 and len(reply.data) >= bounds.COMPRESS_BYTES_MIN:
-        await _compress(service, accepted, response)
+    response, encoding = _piece(service, request, query, reply)
+    if encoding is not None:
+        data = await compression.encode_body(response.body, encoding, limits.compress_inline_bytes)
+        response.body = (data,)
     if reply.held is not None and response.body:
         response.feed, response.body = BodyFeed(service.turns, cut(response.body), reply.held), ()
     return response
@@ -93,8 +93,8 @@ def _nothing_more(reply: ReadReply) -> Response:
     return Response(204, ((headers.NEXT_OFFSET, offset_text(reply.stream, reply.next)), UP_TO_DATE, CLOSED, NO_STORE))
 
 
-def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> Response:
-    """One bounded piece of a stream, with the headers that a reader needs to continue."""
+def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadReply) -> tuple[Response, str | None]:
+    """One bounded piece of a stream, with the headers that a reader needs to continue, and the encoding of its body."""
     stream, data, at_tail = reply.stream, reply.data, reply.at_tail
     closed = stream.closed and at_tail
     found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]
@@ -107,27 +107,14 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
         cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
         found.append((headers.CURSOR, str(cursor)))
     if live and not data:
-        return Response(204, (*found, NO_STORE))
+        return Response(204, (*found, NO_STORE)), None
     if query.offset is None and at_tail and not data and not live:
-        return Response(200, (*_described(stream), SANDBOX), wrap(stream.kind, data))
+        return Response(200, (*_described(stream), SANDBOX), wrap(stream.kind, data)), None
     tag = etag(stream.version(reply.next), reply.start, reply.next, closed=closed)
     caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
     found += [("cache-control", caching), VARY]
-    if_none_match = request.headers.get("if-none-match")
-    known = None if if_none_match is None or live else matched(if_none_match, tag)
-    if known is not None:
-        return Response(304, (*found, ("etag", known)))
-    found.append(("content-type", stream.content_type))
-    found.append(("etag", tag))
-    return Response(200, tuple(found), wrap(stream.kind, data))
-
-
-async def _compress(service: Service, accepted: str, response: Response) -> None:
-    """Compress the body if the client accepts that. A compressed body has another entity tag."""
-    encoding = compression.choose_encoding(accepted)
-    if encoding is None:
-        return
-    data = await compression.encode_body(response.body, encoding, service.limits.compress_inline_bytes)
-    found = [(name, encoded(value, encoding) if name == "etag" else value) for name, value in response.headers]
-    response.headers = (*found, ("content-encoding", encoding))
-    response.body = (data,)
+    if not live and (known := not_modified(request, tuple(found), tag)) is not None:
+        return known, None
+    coding = choose_coding(service, request, tag, len(data))
+    found += [("content-type", stream.content_type), *coding.headers]
+    return Response(200, tuple(found), wrap(stream.kind, data)), coding.encoding

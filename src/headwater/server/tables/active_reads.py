@@ -5,12 +5,12 @@ from __future__ import annotations
 from headwater import limits as bounds
 from headwater.engine.messages import FindRow, StreamInfo
 from headwater.limits import BODY_PIECE_BYTES
-from headwater.protocol.streams.etags import encoded, matched
 from headwater.protocol.tables.accept import check_accept
 from headwater.protocol.tables.escaping import Escape, escape
 from headwater.protocol.tables.queries import TableQuery
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, gathered
+from headwater.server.finite import choose_coding, not_modified
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.replies import NO_CACHE, SANDBOX
@@ -36,27 +36,17 @@ def _answer(
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
     tag = f'"{table.version(table.tail)}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
     found: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)
-    if_none_match = request.headers.get("if-none-match")
-    known = None if if_none_match is None else matched(if_none_match, tag)
-    if known is not None:
-        return Response(304, (*found, ("etag", known)))
-    found += (("content-type", table.content_type),)
+    if (known := not_modified(request, found, tag)) is not None:
+        return known
     size_bytes = sum(map(len, rows))
-    encoding = None
-    if size_bytes >= bounds.COMPRESS_BYTES_MIN:
-        encoding = compression.choose_encoding(request.headers.get("accept-encoding", "identity"))
     in_pieces = size_bytes > service.limits.compress_inline_bytes
-    encoder = service.encoders.open(encoding) if in_pieces and encoding is not None else None
-    if encoding is None or (in_pieces and encoder is None):
-        found += (("etag", tag),)
-        if size_bytes <= BODY_PIECE_BYTES:
-            return Response(200, found, (b"".join(rows),) if rows else ())
-        return Response(200, found, feed=BodyFeed(service.turns, gathered(rows)))
-    found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
-    if encoder is None:
-        return Response(200, found, (compression.encode((b"".join(rows),), encoding),))
-    return Response(
-        200,
-        found,
-        feed=BodyFeed(service.turns, bodies.encoded(gathered(rows), encoder, service.limits.compress_inline_bytes)),
-    )
+    coding = choose_coding(service, request, tag, size_bytes, in_pieces=in_pieces)
+    found += (("content-type", table.content_type), *coding.headers)
+    if coding.encoder is not None:
+        pieces = bodies.encoded(gathered(rows), coding.encoder, service.limits.compress_inline_bytes)
+        return Response(200, found, feed=BodyFeed(service.turns, pieces))
+    if coding.encoding is not None:
+        return Response(200, found, (compression.encode((b"".join(rows),), coding.encoding),))
+    if size_bytes <= BODY_PIECE_BYTES:
+        return Response(200, found, (b"".join(rows),) if rows else ())
+    return Response(200, found, feed=BodyFeed(service.turns, gathered(rows)))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from headwater import limits as bounds
 from headwater.engine.follower import Extent, Pulled
 from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Slice, StreamInfo
 from headwater.errors import StreamNotFoundError
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.etags import encoded, etag, matched
+from headwater.protocol.streams.etags import etag
 from headwater.protocol.tables.accept import EVENTS_TYPE, check_accept, check_accept_events
 from headwater.protocol.tables.queries import TableQuery, View, parse_table_query
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, Pieces
+from headwater.server.finite import choose_coding, not_modified
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED
@@ -103,34 +103,24 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     found: Headers = (*described(table), *_expiry(table), NO_CACHE, VARY, SANDBOX)
     if closed:
         found += (CLOSED,)
-    if_none_match = request.headers.get("if-none-match")
-    known = None if if_none_match is None else matched(if_none_match, tag)
-    if known is not None:
-        return Response(304, (*found, ("etag", known)))
+    if (known := not_modified(request, found, tag)) is not None:
+        return known
     found += (("content-type", table.content_type),)
     if start.position == end:
         return Response(200, (*found, ("etag", tag)))
     first = await service.engine.read_more(ReadMore(table.id, start.record, end, service.limits.read_chunk_bytes))
-    size = end - start.position
-    encoding = None
-    if size >= bounds.COMPRESS_BYTES_MIN:
-        encoding = compression.choose_encoding(request.headers.get("accept-encoding", "identity"))
     in_pieces = first.next < end or first.held is not None
-    encoder = service.encoders.open(encoding) if in_pieces and encoding is not None else None
-    if encoding is None or (in_pieces and encoder is None):
-        encoding = None
-        found += (("etag", tag),)
-    else:
-        found += (("etag", encoded(tag, encoding)), ("content-encoding", encoding))
+    coding = choose_coding(service, request, tag, end - start.position, in_pieces=in_pieces)
+    found += coding.headers
     if in_pieces:
         pieces = _rows(service, start.skip, end, first)
-        if encoder is not None:
-            pieces = bodies.encoded(pieces, encoder, service.limits.compress_inline_bytes)
+        if coding.encoder is not None:
+            pieces = bodies.encoded(pieces, coding.encoder, service.limits.compress_inline_bytes)
         return Response(200, found, feed=BodyFeed(service.turns, pieces))
     body = (memoryview(first.data)[start.skip :],)
-    if encoding is None:
+    if coding.encoding is None:
         return Response(200, found, body)
-    data = await compression.encode_body(body, encoding, service.limits.compress_inline_bytes)
+    data = await compression.encode_body(body, coding.encoding, service.limits.compress_inline_bytes)
     return Response(200, found, (data,))
 
 

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from headwater import limits
+from headwater.backoff import Backoff, Streak
 from headwater.engine import Engine
 from headwater.engine.follower import Pulled
 from headwater.engine.messages import Ended, Slice, StreamInfo
@@ -116,7 +117,7 @@ class View:
 
     async def run(self) -> None:
         """Keep the view current until it is closed or the server stops. Raises ViewGoneError if it is deleted."""
-        failures = 0
+        streak = Streak(Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S))
         while not self._is_draining and self._state is not ViewState.CLOSED:
             before = self._recorded
             wait_s = 0.0
@@ -130,16 +131,16 @@ class View:
             except ABSENT:  # source or target was deleted meanwhile
                 wait_s = limits.RETRY_FIRST_S
             except HeadwaterError as error:
-                failures = 1 if self._recorded != before else failures + 1
+                if self._recorded != before:
+                    streak.reset()
                 self._note(ViewState.RETRYING, str(error))
-                wait_s = _backoff_s(failures)
+                wait_s = streak.fail()
             except ViewGoneError:
                 raise
             except Exception as error:
                 log.exception("view %s failed", shown(self.definition.target))
-                failures += 1
                 self._note(ViewState.RETRYING, str(error) or type(error).__name__)
-                wait_s = _backoff_s(failures)
+                wait_s = streak.fail()
             await asyncio.sleep(wait_s)
 
     @property
@@ -302,7 +303,3 @@ class View:
         self._last_error = error
         level = logging.WARNING if state is ViewState.RETRYING else logging.INFO
         log.log(level, "view %s: %s%s", shown(self.definition.target), state.value, f": {error}" if error else "")
-
-
-def _backoff_s(failures: int) -> float:
-    return min(limits.RETRY_MAX_S, limits.RETRY_FIRST_S * 2.0 ** min(failures - 1, 30))
