@@ -438,7 +438,7 @@ class Materialized(Scene):
         job = materialize(
             self.session,
             url=self.url,
-            streams="a",
+            streams="a*",  # a pattern: the batches come from the session, so no stream has to exist
             table=self.table,
             path=kind.path,
             buckets=BUCKETS,
