@@ -8,9 +8,9 @@ from headwater.log.moments import Moment
 from headwater.store.embedded import newest
 from headwater.store.embedded.disk import Disk
 from headwater.store.embedded.journal_writer import JournalWriter
-from headwater.store.embedded.newest import Folded
+from headwater.store.embedded.newest import FoldedSegment
 
-NEW = Folded(0, 0, 0)
+NEW = FoldedSegment(0, 0, 0)
 
 
 def new_journal(disk: Disk, *, segment_bytes: int, salt: Callable[[], int]) -> JournalWriter:

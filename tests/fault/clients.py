@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRecords, Read, StreamInfo
+from headwater.engine.messages import FindRecords, Read, VisibleStream
 from headwater.errors import (
     ConflictError,
     DocumentConflictError,
@@ -383,7 +383,7 @@ class Clients:
         if whole and not full and not self._engine._store.full:  # otherwise renewals are not stored
             self._reads.append((known, asked_ms, self._engine.now_ms(), refusals))
 
-    def _note_life(self, known: KnownStream, stream: StreamInfo) -> None:
+    def _note_life(self, known: KnownStream, stream: VisibleStream) -> None:
         known.kind = stream.content_type
         if known.life is None:
             latest_ms = max(self._world.latest_ms, self._engine.now_ms())
@@ -391,7 +391,7 @@ class Clients:
         elif (known.life.ttl_s, known.life.expires_ms) != (stream.ttl_s, stream.expires_ms):
             raise BrokenPromiseError(f"{known.path} has another time-to-live than it was created with")
 
-    async def content(self, path: str) -> tuple[StreamInfo, bytes] | None:
+    async def content(self, path: str) -> tuple[VisibleStream, bytes] | None:
         """A stream and all its bytes; None if it does not exist."""
         try:
             stream = await self._engine.info(path)
@@ -414,7 +414,7 @@ class Clients:
             return None
         return stream, whole
 
-    async def check_times(self, known: KnownStream, stream: StreamInfo) -> None:
+    async def check_times(self, known: KnownStream, stream: VisibleStream) -> None:
         asked = FindRecords(known.path, until=stream.offset(stream.tail), limit=100_000)
         try:
             reply = await self._engine.records(asked)

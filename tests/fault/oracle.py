@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from headwater.engine.messages import Ended, Slice, StreamInfo
+from headwater.engine.messages import Ended, Slice, VisibleStream
 from headwater.limits import TTL_RENEWAL_PARTS
 from headwater.log.offsets import Offset
 from headwater.log.state import Document
@@ -151,7 +151,7 @@ class Names:
         self._owners: dict[int, int] = {}  # id → generation
         self.contents: dict[int, bytes] = {}  # the longest content of each, including inherited bytes
 
-    def note(self, stream: StreamInfo, generation: int, whole: bytes) -> None:
+    def note(self, stream: VisibleStream, generation: int, whole: bytes) -> None:
         if self._owners.setdefault(stream.id, generation) != generation:
             raise BrokenPromiseError(f"the id {stream.id} was used twice")
         before = self.contents.get(stream.id, b"")

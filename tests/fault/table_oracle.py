@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.log.content import ContentKind
 from tests.fault.oracle import BrokenPromiseError, KnownStream
 
@@ -43,7 +43,7 @@ def place_after(seqno: int) -> int:
     return 1 if not seqno else next(place for place in range(seqno // 4, seqno) if place * 3 + place % 3 == seqno) + 1
 
 
-def check_table(stream: StreamInfo, whole: bytes, last_seqnos: Mapping[int, int]) -> None:
+def check_table(stream: VisibleStream, whole: bytes, last_seqnos: Mapping[int, int]) -> None:
     """Check all bytes of a table. `last_seqnos` has the acknowledged SeqNo of each append."""
     if whole and not whole.endswith(b"\n"):
         raise BrokenPromiseError(f"{stream.path!r}: its last row is incomplete")
@@ -82,7 +82,7 @@ def _check_batches(path: str, changes: Sequence[bytes], cuts: Collection[int], l
         done = end
 
 
-def _check_mirror(stream: StreamInfo, whole: bytes) -> None:
+def _check_mirror(stream: VisibleStream, whole: bytes) -> None:
     count = whole.count(b"\n")
     expected = remote_rows(1, count)
     if whole != b"".join(expected):

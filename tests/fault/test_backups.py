@@ -20,7 +20,7 @@ from headwater.client import AsyncClient
 from headwater.store.embedded import index
 from headwater.store.embedded.backup.failures import BackupError
 from headwater.store.embedded.backup.restoring import restore
-from headwater.store.embedded.backup.status import Span, spans_of
+from headwater.store.embedded.backup.status import RestorableSpan, spans_of
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
 from tests.edges import free_port
@@ -148,7 +148,7 @@ def test_a_restore_to_a_time_under_load_has_every_write_acknowledged_before_it(t
 async def _when_restorable(target: str) -> None:
     """Wait until some time can be restored."""
 
-    def spans() -> list[Span]:
+    def spans() -> list[RestorableSpan]:
         with contextlib.suppress(BackupError):
             return spans_of(DirectoryTarget(Path(target)))
         return []

@@ -13,7 +13,7 @@ import pytest
 from bench.servers import Server, headwater
 
 from headwater.client import Client, ProducerTuple, Put, Remove, Retry, Stream, Timeouts
-from headwater.client.outbox import Delivery
+from headwater.client.outbox import DeliveryReport
 from headwater.errors import HeadwaterError
 from tests.fault.hostile import CALM, KINDS, Fate, hostile, seeded
 from tests.quick import quick
@@ -101,7 +101,7 @@ def test_a_producer_is_exact(small: Server, seed: int, shell: str) -> None:
     with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
         stream = direct.stream(f"produce/{seed}-{shell}")
         stream.create()
-        told: list[Delivery] = []
+        told: list[DeliveryReport] = []
         with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
             there = client.stream(proxy.url + _behind(small, stream.url))
             with there.producer(

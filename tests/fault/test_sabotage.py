@@ -231,7 +231,7 @@ def test_a_refused_batch_that_is_not_rolled_back_is_caught(monkeypatch: pytest.M
 def test_documents_without_a_version_check_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = deciding._written
 
-    def written(view: deciding.View, documents: Any) -> Record:
+    def written(view: deciding.NewestStates, documents: Any) -> Record:
         return real(view, tuple(msgspec.structs.replace(asked, expected=None) for asked in documents))
 
     monkeypatch.setattr(deciding, "_written", written)
@@ -261,7 +261,7 @@ def test_expired_streams_that_can_be_read_are_caught(monkeypatch: pytest.MonkeyP
 def test_ancestors_that_are_not_released_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = deciding._removal
 
-    def removal(view: deciding.View, state: StreamState, now_ms: int) -> Record:
+    def removal(view: deciding.NewestStates, state: StreamState, now_ms: int) -> Record:
         return real(view, state, now_ms)[:2]
 
     monkeypatch.setattr(deciding, "_removal", removal)

@@ -23,8 +23,8 @@ from headwater.client.effects import (
     HttpReply,
     HttpRequest,
     Open,
-    Progress,
     Receive,
+    RunningFlow,
     Send,
 )
 from headwater.client.reading import LiveMode, Reading
@@ -37,7 +37,7 @@ from headwater.protocol.state.events import EventDecoder, decode_events, parse_e
 from headwater.protocol.streams import headers
 from headwater.protocol.tables import headers as table_headers
 from headwater.protocol.tables.content_type import TableType
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import TableFollowing
 from tests.fuzz.inputs import Choices, Target
 
 URL = "http://127.0.0.1:4437/v1/stream/s"
@@ -126,7 +126,7 @@ class Server:
 
 def drive(flow: Flow[Any], server: Server) -> list[Any]:
     """What a flow hands out; errors that are not Headwater's come through."""
-    progress = Progress(flow)
+    progress = RunningFlow(flow)
     found: list[Any] = []
     outcome: HttpReply | bytes | None = None
     for _ in range(STEPS_MAX):
@@ -188,7 +188,7 @@ def reads(data: bytes) -> None:
     session = _session()
     try:
         if table:
-            reading: Any = table_reading.TableReading(session, TABLE, Following(), {})
+            reading: Any = table_reading.TableReading(session, TABLE, TableFollowing(), {})
             seqnos = [row.seqno for row in drive(reading.flow(), server)]
             assert seqnos == sorted(set(seqnos))
         else:

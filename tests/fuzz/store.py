@@ -125,8 +125,8 @@ def backups(data: bytes) -> None:
     choices = Choices(data)
     sealed = bool(choices.number(1))
     body = formats.seal(choices.rest()) if sealed else choices.rest()
-    kinds: list[type[formats.Timeline] | type[formats.Base] | type[formats.Part]]
-    kinds = [formats.Timeline, formats.Base, formats.Part]
+    kinds: list[type[formats.BackupTimeline] | type[formats.Base] | type[formats.EncodedPart]]
+    kinds = [formats.BackupTimeline, formats.Base, formats.EncodedPart]
     for kind in kinds:
         try:
             found = formats.decode("f", body, kind)
@@ -213,7 +213,7 @@ TARGETS = {
     "backups": Target(
         backups,
         (
-            b"\x01" + msgspec.msgpack.encode(formats.Part(3, 1, 5, b"", [AT], [bytes(encode_records(RECORDS))])),
+            b"\x01" + msgspec.msgpack.encode(formats.EncodedPart(3, 1, 5, b"", [AT], [bytes(encode_records(RECORDS))])),
             b"0000000000000001-0000000000000002-0000000000000003-0000000000000004-0123456789abcdef",
         ),
         (b"\x81", b"\x95", b"\xa1a", b"\xc4\x01x", b"\x02", b"\xff", b"\xc0"),

@@ -36,7 +36,7 @@ from headwater.server.access import Access, parse_origin, parse_public_url
 from headwater.server.compression import check_request_encoding, choose_encoding
 from headwater.server.forwarding import FAMILIES, TrustedProxies
 from headwater.server.http import Request
-from headwater.server.observing.access_log import Entry, as_combined_line, as_json_line
+from headwater.server.observing.access_log import AccessEntry, as_combined_line, as_json_line
 from headwater.server.references import stream_path, table_path
 from headwater.server.routes import resolve
 from tests.fuzz.inputs import Choices, Target
@@ -314,7 +314,7 @@ def access_lines(data: bytes) -> None:
     """Whatever a request holds, it is one line of ASCII in the access log, and its parameters' values are not there."""
     choices = Choices(data)
     texts = [choices.line().decode("latin-1") for _ in range(5)]
-    entry = Entry(
+    entry = AccessEntry(
         1.0, texts[0], texts[1], "GET", texts[2], f"token=S3CRET&{texts[3]}", "1.1", 200, None, 0.1, texts[4], "r"
     )
     for render in (as_combined_line, as_json_line):

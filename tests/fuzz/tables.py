@@ -35,7 +35,7 @@ from headwater.protocol.tables.content_type import (
     parse_table_type,
 )
 from headwater.protocol.tables.escaping import Escape, escape, is_escaped, unescape
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import TableFollowing
 from headwater.protocol.tables.media import parse_media, parse_ranges
 from headwater.protocol.tables.notify import Notification, format_notification, parse_notification
 from headwater.protocol.tables.numbered import check_rows
@@ -128,7 +128,7 @@ def following(data: bytes) -> None:
     """Any answers at all: rows are delivered once and in order, or it is the server's fault."""
     choices = Choices(data)
     snapshot = bool(choices.number(1))
-    follower = Following(choices.choice((0, 3, -2)), gaps=bool(choices.number(1)), snapshot=snapshot)
+    follower = TableFollowing(choices.choice((0, 3, -2)), gaps=bool(choices.number(1)), snapshot=snapshot)
     last = -1  # a row may have the SeqNo 0
     for _ in range(4):
         given = {

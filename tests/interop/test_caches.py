@@ -10,7 +10,7 @@ import pytest
 from bench.servers import headwater
 
 from headwater.client import Client
-from headwater.spark.catalogue import Streams
+from headwater.spark.catalogue import NamedStreams
 from tests.proxies import ROOT, cache
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def test_the_tail_through_a_cache_is_the_tail(urls: tuple[str, str]) -> None:
             cached.stream("large").read().all()  # fills the cache
             httpx.get(f"{urls[1]}/v1/stream/large")  # at the URL of HEAD
             assert cached.stream("large").head() == stream.head()
-            assert Streams(cached).named(["large"])["large"].tail_offset == stream.head().tail_offset
+            assert NamedStreams(cached).named(["large"])["large"].tail_offset == stream.head().tail_offset
         stream.close()
         assert cached.stream("large").head() == stream.head()
         assert cached.stream("large").head().closed

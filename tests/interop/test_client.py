@@ -16,7 +16,7 @@ import pydantic
 import pytest
 from bench.servers import Server, headwater, reference
 
-from headwater.client import Client, Delivery, Stream
+from headwater.client import Client, DeliveryReport, Stream
 from headwater.errors import (
     ConfigurationError,
     ConflictError,
@@ -285,8 +285,8 @@ def test_stream_seq_refuses_what_is_not_ahead(stream: Stream) -> None:
 
 def test_a_producer_batches_and_tells(stream: Stream) -> None:
     stream.create()
-    told: list[Delivery] = []
-    one: list[Delivery] = []
+    told: list[DeliveryReport] = []
+    one: list[DeliveryReport] = []
     with stream.producer(batch_bytes=2_000, linger_s=5, on_delivery=told.append) as producer:
         for number in range(5_000):
             producer.append({"n": number}, one.append if number == 4_000 else None)
@@ -357,7 +357,7 @@ def test_a_low_epoch_is_raised_on_request_only(stream: Stream) -> None:
 def test_a_producer_fails_all_that_waits_when_the_stream_is_closed(stream: Stream) -> None:
     stream.create()
     stream.close()
-    told: list[Delivery] = []
+    told: list[DeliveryReport] = []
     producer = stream.producer(on_delivery=told.append)
     producer.append("x")
     with pytest.raises(StreamClosedError):

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from headwater.client import Client
 from headwater.errors import CheckpointMismatchError, JobConflictError
 from headwater.pipeline.belonging import TableGroup
-from headwater.pipeline.lake import Batch, File, Lake, telling_conflicts
+from headwater.pipeline.lake import DataFile, Lake, TableBatch, telling_conflicts
 from tests.edges import free_port, memory_server
 from tests.spark.test_commands import Command
 from tests.waiting import wait_until
@@ -86,7 +86,7 @@ class Driver:
 
     def begin(self, number: int) -> DeltaTable:
         table = self._lake.open()
-        self._batch = Batch(self._job, number, made_of=number)
+        self._batch = TableBatch(self._job, number, made_of=number)
         self._batch.check(table)
         self._group.check_before(table, self._batch, None)
         data = pa.BufferOutputStream()
@@ -94,7 +94,7 @@ class Driver:
         name, body = f"{uuid.uuid4().hex}.parquet", data.getvalue().to_pybytes()
         url = f"{self._store_url}/{self._lake.uri.removeprefix('s3://')}/{name}"
         assert httpx.put(url, content=body).status_code == 200
-        self._file = File(name, len(body), {}, '{"numRecords": 1}')
+        self._file = DataFile(name, len(body), {}, '{"numRecords": 1}')
         return table
 
     def end(self, table: DeltaTable) -> None:

@@ -18,7 +18,7 @@ from headwater.client import Client
 from headwater.errors import DataLossError, OptionError, SchemaError
 from headwater.pipeline import publish, snapshot
 from headwater.pipeline.publish import _Publishing
-from headwater.pipeline.targets import Target
+from headwater.pipeline.targets import PublishTarget
 
 
 @pytest.fixture
@@ -94,18 +94,18 @@ def test_a_run_that_is_killed_anywhere_publishes_each_change_once(
     chance = random.Random(seed)
     state = dict.fromkeys(range(20), "x")
     _write(table, state)
-    save, write = _Publishing._save, Target.write
+    save, write = _Publishing._save, PublishTarget.write
 
     def dying_save(self: Any, now: Any) -> None:
         if now.publishing is None:  # all rows are sent, but the record of it is lost
             raise KilledError
         save(self, now)
 
-    def dying_write(self: Target, *args: Any) -> None:
+    def dying_write(self: PublishTarget, *args: Any) -> None:
         write(self, *args)
         raise KilledError
 
-    def never(self: Target, *args: Any) -> None:
+    def never(self: PublishTarget, *args: Any) -> None:
         raise KilledError
 
     for death in ("save", "write", "before", "none"):
@@ -113,7 +113,7 @@ def test_a_run_that_is_killed_anywhere_publishes_each_change_once(
             if death == "save":
                 patched.setattr(_Publishing, "_save", dying_save)
             elif death != "none":
-                patched.setattr(Target, "write", dying_write if death == "write" else never)
+                patched.setattr(PublishTarget, "write", dying_write if death == "write" else never)
             with contextlib.suppress(KilledError):
                 run()
         for key in chance.sample(range(25), 8):

@@ -11,13 +11,13 @@ import msgspec
 import pydantic
 
 from headwater.client import (
-    Appended,
+    AppendResult,
     AsyncClient,
     AsyncReader,
     AsyncStream,
     Batch,
     Client,
-    Delivery,
+    DeliveryReport,
     Position,
     ProducerMetrics,
     ProducerTuple,
@@ -60,15 +60,15 @@ def blocking() -> None:
         assert_type(stream, Stream)
         assert_type(stream.create(ttl_s=3), bool)
         assert_type(stream.head(), StreamInfo)
-        assert_type(stream.append({"any": "thing"}), Appended)
-        assert_type(stream.append_many([Price("x"), Cart([]), Route(to="y")]), Appended)
-        assert_type(stream.close(), Appended)
+        assert_type(stream.append({"any": "thing"}), AppendResult)
+        assert_type(stream.append_many([Price("x"), Cart([]), Route(to="y")]), AppendResult)
+        assert_type(stream.close(), AppendResult)
         assert_type(stream.fork("b"), Stream)
         assert_type(c.list("a"), Iterator[StreamInfo])
         assert_type(stream.records(until="x", page=5), Iterator[RecordInfo])
         assert_type(stream.offset_at(datetime.now(UTC)), str)
-        assert_type(stream.append(1, producer=ProducerTuple("id", 0, 0)), Appended)
-        assert_type(stream.append(1, if_tail=stream.head().tail_offset), Appended)
+        assert_type(stream.append(1, producer=ProducerTuple("id", 0, 0)), AppendResult)
+        assert_type(stream.append(1, if_tail=stream.head().tail_offset), AppendResult)
         assert_type(stream.read(), Reader[Any])
         assert_type(stream.read(type=Price), Reader[Price])
         assert_type(stream.read(type=Cart, live=True), Reader[Cart])
@@ -89,7 +89,7 @@ def blocking() -> None:
         stream.create(ttl_s="1h")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def told(delivery: Delivery) -> None:
+def told(delivery: DeliveryReport) -> None:
     assert_type(delivery.error, HeadwaterError | None)
 
 
@@ -103,7 +103,7 @@ async def asynchronous() -> None:
         stream = c.stream("a")
         assert_type(stream, AsyncStream)
         assert_type(await stream.create(), bool)
-        assert_type(await stream.append(1), Appended)
+        assert_type(await stream.append(1), AppendResult)
         assert_type(await stream.head(), StreamInfo)
         assert_type(await stream.fork("b"), AsyncStream)
         assert_type(c.list(), AsyncIterator[StreamInfo])

@@ -18,7 +18,7 @@ from headwater.cli.output import meter, print_json, print_table, say
 from headwater.store.embedded.backup.backing_up import Copy, open_backup
 from headwater.store.embedded.backup.following import base_every_s, follow
 from headwater.store.embedded.backup.restoring import shown_ms
-from headwater.store.embedded.backup.status import Span, spans_of
+from headwater.store.embedded.backup.status import RestorableSpan, spans_of
 from headwater.store.embedded.backup.targets import open_target
 
 _TARGET = "A directory, or s3://bucket/prefix with credentials in the environment."
@@ -98,7 +98,7 @@ def status(
         say(f"the newest is {max(0.0, time.time() - spans[-1].to_ms / 1000):,.1f} s behind")
 
 
-def _row(span: Span) -> dict[str, Any]:
+def _row(span: RestorableSpan) -> dict[str, Any]:
     return {
         "timeline": span.timeline[:8],
         "from": shown_ms(span.from_ms),

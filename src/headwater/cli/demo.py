@@ -22,7 +22,7 @@ from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
 from headwater.protocol.tables.paths import TABLE_ROOT
 
 if TYPE_CHECKING:
-    from headwater.demo.run import Outcome
+    from headwater.demo.run import RunResult
     from headwater.demo.watching import Flow, Spark, Status
 
 
@@ -46,12 +46,12 @@ def command(
                 f"the demo needs Spark ({needed} is missing)",
                 "Install it with: pip install '.[spark]' in a checkout of Headwater",
             )
-    from headwater.demo.run import Watcher, run
+    from headwater.demo.run import Display, run
     from headwater.demo.serving import ServerNotStartedError
 
     stopping = _Stopping(seconds)
     board = _Board(data_dir)
-    watcher = Watcher(board.open, stopping.going, board.show, board.say)
+    watcher = Display(board.open, stopping.going, board.show, board.say)
     with failures(f"cannot listen on port {port}"), board, stopping:
         try:
             outcome = run(data_dir, watcher, port=port, per_second=rate)
@@ -179,7 +179,7 @@ def _versions(spark: Spark, job: str) -> str:
     return f"{behind} version{'s' if behind > 1 else ''} behind"
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: RunResult) -> None:
     say("")
     say(f"{outcome.events:,} events, {outcome.superseded:,} of them late or repeated; {outcome.keys:,} keys left")
     for check in outcome.checks:

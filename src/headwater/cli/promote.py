@@ -17,7 +17,7 @@ from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.failures import BackupError, TargetError
 from headwater.store.embedded.backup.restoring import shown_ms
 from headwater.store.embedded.backup.standby import PASSING, Standby, open_promotion, remove_leftovers, source_of
-from headwater.store.embedded.backup.targets import Target, check_claimed, open_target
+from headwater.store.embedded.backup.targets import BackupTarget, check_claimed, open_target
 from headwater.store.embedded.ownership import hand_over
 
 
@@ -52,7 +52,7 @@ def command(
     say(f"promoted {directory}. Serve it with: headwater serve --data-dir {directory} --lease {where}")
 
 
-def _promote_standby(directory: Path, target: Target, *, force: bool) -> None:
+def _promote_standby(directory: Path, target: BackupTarget, *, force: bool) -> None:
     with open_promotion(directory, target) as standby:
         if not standby.is_moved:
             _take_lease(directory, target, _following(standby), force=force)
@@ -66,7 +66,7 @@ def _promote_standby(directory: Path, target: Target, *, force: bool) -> None:
         standby.promote()
 
 
-def _promote_directory(directory: Path, target: Target, *, force: bool) -> None:
+def _promote_directory(directory: Path, target: BackupTarget, *, force: bool) -> None:
     lock = locking.own(directory)
     try:
         _take_lease(directory, target, time.sleep, force=force)
@@ -75,7 +75,7 @@ def _promote_directory(directory: Path, target: Target, *, force: bool) -> None:
         lock.release()
 
 
-def _take_lease(directory: Path, target: Target, wait: Callable[[float], None], *, force: bool) -> None:
+def _take_lease(directory: Path, target: BackupTarget, wait: Callable[[float], None], *, force: bool) -> None:
     owner = leases.directory_id(directory)
     try:
         if force:

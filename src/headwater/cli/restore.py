@@ -16,7 +16,7 @@ from headwater.cli.moments import parse_moment
 from headwater.cli.output import meter, say
 from headwater.store.embedded.backup.restoring import restore, shown_ms
 from headwater.store.embedded.backup.standby import follow_target, open_standby
-from headwater.store.embedded.backup.targets import Target, open_target
+from headwater.store.embedded.backup.targets import BackupTarget, open_target
 from headwater.store.embedded.ownership import hand_over
 
 
@@ -78,7 +78,7 @@ def _owner(to: Path, owner: str | None) -> tuple[int, int] | None:
     return found.st_uid, found.st_gid
 
 
-def _stand_by(target: Target, to: Path, every: float, who: tuple[int, int] | None) -> None:
+def _stand_by(target: BackupTarget, to: Path, every: float, who: tuple[int, int] | None) -> None:
     if who is not None:
         os.setgid(who[1])
         os.setuid(who[0])

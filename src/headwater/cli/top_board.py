@@ -15,7 +15,7 @@ _NUMBER = 11  # columns of a number
 _BEHIND_MAX = 5  # views and followers
 
 
-class Counts(msgspec.Struct, frozen=True):
+class BoardCounts(msgspec.Struct, frozen=True):
     """A histogram of seconds."""
 
     bounds: list[float] = []
@@ -26,8 +26,8 @@ class Commits(msgspec.Struct, frozen=True):
     records: int = 0
     batches: int = 0
     bytes: int = 0
-    seconds: Counts = Counts()
-    fsync_seconds: Counts | None = None
+    seconds: BoardCounts = BoardCounts()
+    fsync_seconds: BoardCounts | None = None
     backlog_records: int = 0
 
 
@@ -118,7 +118,7 @@ class _Rates:
         return size(rate) if shape is size else number(rate)
 
 
-def _quantiles(before: Counts | None, now: Counts) -> str:
+def _quantiles(before: BoardCounts | None, now: BoardCounts) -> str:
     """The median and the 99th percentile between two samples, as upper bounds."""
     was = before.counts if before is not None and len(before.counts) == len(now.counts) else [0] * len(now.counts)
     counts = [new - old for new, old in zip(now.counts, was, strict=True)]

@@ -2,10 +2,10 @@
 
 from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
 from headwater.client.effects import Batch, Report
-from headwater.client.flows import Appended, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
+from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.mirroring import Mirrored
 from headwater.client.nurls import Nurl
-from headwater.client.outbox import Delivery, ProducerMetrics
+from headwater.client.outbox import DeliveryReport, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
 from headwater.client.sync import Client, Producer, Reader, Stream, Table, TableReader
@@ -18,7 +18,7 @@ from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row
 
 __all__ = [
-    "Appended",
+    "AppendResult",
     "AppendedRows",
     "AsyncClient",
     "AsyncProducer",
@@ -29,7 +29,7 @@ __all__ = [
     "Batch",
     "Change",
     "Client",
-    "Delivery",
+    "DeliveryReport",
     "Escape",
     "LiveMode",
     "Mirrored",

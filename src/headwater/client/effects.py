@@ -108,7 +108,7 @@ Effect: TypeAlias = Send | Open | Receive | CloseReply | Sleep | Report | Call |
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 
-class Progress(Generic[T]):
+class RunningFlow(Generic[T]):
     """A running flow. `go` takes the result of one effect and returns the next one, or None at the end."""
 
     result: T

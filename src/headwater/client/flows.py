@@ -43,7 +43,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: str | None = None
 
 
-class Appended(msgspec.Struct, frozen=True):
+class AppendResult(msgspec.Struct, frozen=True):
     """The tail of the stream after an append. `duplicate` if the server already had it from this producer."""
 
     offset: str
@@ -243,7 +243,7 @@ def append(
     producer: ProducerTuple | None = None,
     close: bool = False,
     if_tail: str | None = None,
-) -> Flow[Appended]:
+) -> Flow[AppendResult]:
     """Append messages in one request. Without a producer it is not retried if it may have been stored.
 
     With `if_tail` a retry could not store it twice. But the response could not tell whether the first attempt or
@@ -277,17 +277,17 @@ def append_body(
     producer: ProducerTuple | None = None,
     close: bool = False,
     if_tail: str | None = None,
-) -> Flow[Appended]:
+) -> Flow[AppendResult]:
     request = append_request(url, content_type, body, seq=seq, producer=producer, close=close, if_tail=if_tail)
     reply = yield from exchange(session, request, repeatable=producer is not None or not body)
     return appended(request, reply, producer)
 
 
-def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> Appended:
+def appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | None) -> AppendResult:
     # The reference server sends no offset for a duplicate, and any server may send none for a close.
     required(request, reply, headers.NEXT_OFFSET, headers.PRODUCER_EPOCH, headers.CLOSED)
     duplicate = producer is not None and reply.status == 204 and bool(request.body)
-    return Appended(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
+    return AppendResult(reply.headers.get(headers.NEXT_OFFSET, ""), duplicate)
 
 
 def delete(session: Session, url: str, *, if_tail: str | int | None = None, guarded: bool = False) -> Flow[None]:

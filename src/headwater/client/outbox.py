@@ -59,7 +59,7 @@ import msgspec
 from headwater import limits
 from headwater.client.codecs import body_of
 from headwater.client.effects import Flow, Report
-from headwater.client.flows import Appended, append_request, appended
+from headwater.client.flows import AppendResult, append_request, appended
 from headwater.client.session import Retry, Session, attempt, may_succeed
 from headwater.errors import (
     ClientError,
@@ -78,7 +78,7 @@ EPOCH_CHANCE_BITS = 12
 EPOCH_START_S = 1_704_067_200  # 2024-01-01: milliseconds and 12 bits from then fit into an epoch until 2093
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class DeliveryReport(msgspec.Struct, frozen=True):
     """The outcome of messages: stored, with `offset` as the tail, or failed with `error`."""
 
     count: int
@@ -87,15 +87,15 @@ class Delivery(msgspec.Struct, frozen=True):
     error: HeadwaterError | None = None
 
 
-OnDelivery: TypeAlias = Callable[[Delivery], Any]
+OnDelivery: TypeAlias = Callable[[DeliveryReport], Any]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class BatchOutcome(msgspec.Struct, frozen=True):
     """The outcome of a number of messages, and the callbacks to call with it."""
 
     messages: int = 0
     report: Report | None = None  # of an error that will be retried
-    calls: list[tuple[OnDelivery, Delivery]] = []
+    calls: list[tuple[OnDelivery, DeliveryReport]] = []
 
     def notify(self) -> None:
         for callback, delivery in self.calls:
@@ -105,7 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
                 log.exception("a delivery callback failed")
 
 
-class Identity(msgspec.Struct, frozen=True):
+class ProducerIdentity(msgspec.Struct, frozen=True):
     """The id and epoch by which the server knows a producer."""
 
     id: str
@@ -113,12 +113,12 @@ class Identity(msgspec.Struct, frozen=True):
     claiming: bool
 
 
-def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) -> Identity:
+def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) -> ProducerIdentity:
     """Without an id, a new producer. With an id, its next session, with a higher epoch that is given or claimed."""
     if epoch is not None and not 0 <= epoch <= limits.PRODUCER_INTEGER_MAX:
         raise ValueError(f"epoch must be from 0 to 2^53-1, got {epoch}")
     if producer_id is None:
-        return Identity(uuid.uuid4().hex, epoch or 0, auto_claim)
+        return ProducerIdentity(uuid.uuid4().hex, epoch or 0, auto_claim)
     if not (producer_id and producer_id.isascii() and producer_id.isprintable()):
         raise ValueError(f"a producer's id must be printable ASCII, got {producer_id!r}")
     if epoch is None and not auto_claim:
@@ -126,7 +126,9 @@ def identity(producer_id: str | None, epoch: int | None, *, auto_claim: bool) ->
             "a producer with an id of its own needs an epoch higher than that of its last run, or auto_claim=True: "
             "in an epoch used before, the server would treat new messages as duplicates"
         )
-    return Identity(producer_id, claimed_epoch(time.time(), random.random()) if epoch is None else epoch, auto_claim)
+    return ProducerIdentity(
+        producer_id, claimed_epoch(time.time(), random.random()) if epoch is None else epoch, auto_claim
+    )
 
 
 class ProducerMetrics(msgspec.Struct):
@@ -158,7 +160,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("linger_s must not be negative and delivery_timeout_s must be more than 0")
 
 
-class ProducerState(enum.Enum):
+class OutboxState(enum.Enum):
     OPEN = enum.auto()
     CLOSING = enum.auto()
     FINISHING = enum.auto()
@@ -175,38 +177,38 @@ class ProducerEvent(enum.Enum):
     STOP = enum.auto()  # send nothing any more
 
 
-PRODUCER_TRANSITIONS: Transitions[ProducerState, ProducerEvent] = {
-    ProducerState.OPEN: {
-        ProducerEvent.CLOSE: ProducerState.CLOSING,
-        ProducerEvent.FINISH: ProducerState.FINISHING,
-        ProducerEvent.FAIL: ProducerState.FAILED,
+PRODUCER_TRANSITIONS: Transitions[OutboxState, ProducerEvent] = {
+    OutboxState.OPEN: {
+        ProducerEvent.CLOSE: OutboxState.CLOSING,
+        ProducerEvent.FINISH: OutboxState.FINISHING,
+        ProducerEvent.FAIL: OutboxState.FAILED,
     },
-    ProducerState.CLOSING: {
-        ProducerEvent.CLOSE: ProducerState.CLOSING,
-        ProducerEvent.FAIL: ProducerState.FAILED,
-        ProducerEvent.STOP: ProducerState.STOPPED,
+    OutboxState.CLOSING: {
+        ProducerEvent.CLOSE: OutboxState.CLOSING,
+        ProducerEvent.FAIL: OutboxState.FAILED,
+        ProducerEvent.STOP: OutboxState.STOPPED,
     },
-    ProducerState.FINISHING: {
-        ProducerEvent.CLOSE: ProducerState.FINISHING,
-        ProducerEvent.STREAM_CLOSED: ProducerState.FINISHED,
-        ProducerEvent.FAIL: ProducerState.FAILED,
-        ProducerEvent.STOP: ProducerState.STOPPED,
+    OutboxState.FINISHING: {
+        ProducerEvent.CLOSE: OutboxState.FINISHING,
+        ProducerEvent.STREAM_CLOSED: OutboxState.FINISHED,
+        ProducerEvent.FAIL: OutboxState.FAILED,
+        ProducerEvent.STOP: OutboxState.STOPPED,
     },
-    ProducerState.FINISHED: {
-        ProducerEvent.CLOSE: ProducerState.FINISHED,
-        ProducerEvent.FAIL: ProducerState.FAILED,  # the user gave up while delivery callbacks were running
-        ProducerEvent.STOP: ProducerState.FINISHED,
+    OutboxState.FINISHED: {
+        ProducerEvent.CLOSE: OutboxState.FINISHED,
+        ProducerEvent.FAIL: OutboxState.FAILED,  # the user gave up while delivery callbacks were running
+        ProducerEvent.STOP: OutboxState.FINISHED,
     },
-    ProducerState.FAILED: {
-        ProducerEvent.CLOSE: ProducerState.FAILED,
-        ProducerEvent.FAIL: ProducerState.FAILED,  # a batch before the one that failed first
-        ProducerEvent.STOP: ProducerState.STOPPED,
+    OutboxState.FAILED: {
+        ProducerEvent.CLOSE: OutboxState.FAILED,
+        ProducerEvent.FAIL: OutboxState.FAILED,  # a batch before the one that failed first
+        ProducerEvent.STOP: OutboxState.STOPPED,
     },
-    ProducerState.STOPPED: {
-        ProducerEvent.CLOSE: ProducerState.STOPPED,
-        ProducerEvent.STREAM_CLOSED: ProducerState.STOPPED,  # by a request that was in progress
-        ProducerEvent.FAIL: ProducerState.STOPPED,
-        ProducerEvent.STOP: ProducerState.STOPPED,
+    OutboxState.STOPPED: {
+        ProducerEvent.CLOSE: OutboxState.STOPPED,
+        ProducerEvent.STREAM_CLOSED: OutboxState.STOPPED,  # by a request that was in progress
+        ProducerEvent.FAIL: OutboxState.STOPPED,
+        ProducerEvent.STOP: OutboxState.STOPPED,
     },
 }
 
@@ -306,14 +308,14 @@ class Outbox:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ProducerIdentity,
         settings: ProducerSettings,
         retry: Retry,
         on_delivery: OnDelivery | None,
     ) -> None:
         self.id = identity.id
         self.metrics = ProducerMetrics()
-        self.state = ProducerState.OPEN
+        self.state = OutboxState.OPEN
         self.failure: HeadwaterError | None = None
         self.flushing = 0  # calls of `flush` that wait
         self.settled = 0  # messages that are stored or failed, and whose callbacks were called
@@ -335,12 +337,12 @@ class Outbox:
     @property
     def accepts(self) -> bool:
         """Whether messages can be added."""
-        return self.state is ProducerState.OPEN
+        return self.state is OutboxState.OPEN
 
     @property
     def stopped(self) -> bool:
         """Whether senders end."""
-        return self.state in (ProducerState.STOPPED, ProducerState.FINISHED)
+        return self.state in (OutboxState.STOPPED, OutboxState.FINISHED)
 
     def close(self) -> None:
         """Accept no more messages. What is queued is sent."""
@@ -382,7 +384,7 @@ class Outbox:
 
     def finish(self, message: bytes | None, now: float) -> None:
         """Close the stream after all queued messages, with a last message if given. A second call has no effect."""
-        if self.state in (ProducerState.FINISHING, ProducerState.FINISHED):
+        if self.state in (OutboxState.FINISHING, OutboxState.FINISHED):
             return
         self.check()
         if message is not None:
@@ -445,9 +447,9 @@ class Outbox:
 
     # Responses
 
-    def stored(self, batch: PendingBatch, sent: Appended) -> Outcome:
+    def stored(self, batch: PendingBatch, sent: AppendResult) -> BatchOutcome:
         if self._is_answer_ignored(batch):
-            return Outcome()
+            return BatchOutcome()
         if sent.duplicate and not batch.uncertain and not self._epoch.confirmed:
             # Once the epoch is confirmed, a duplicate is a retry of ours: no other producer uses this epoch.
             return self._refuse(batch, ProducerReusedError(f"batch {batch.seq} of {self.id!r} in epoch {batch.epoch}"))
@@ -461,7 +463,7 @@ class Outbox:
         batch.move(BatchEvent.ANSWERED)
         return True
 
-    def _settle(self, batch: PendingBatch, sent: Appended) -> Outcome:
+    def _settle(self, batch: PendingBatch, sent: AppendResult) -> BatchOutcome:
         batch.move(BatchEvent.STORED)
         self._epoch.confirmed = True
         if batch.closes:
@@ -477,32 +479,32 @@ class Outbox:
         metrics.duplicates += sent.duplicate
         return self._outcome([batch], sent.offset, duplicate=sent.duplicate)
 
-    def failed(self, batch: PendingBatch, error: HeadwaterError, now: float, chance: float) -> Outcome:
+    def failed(self, batch: PendingBatch, error: HeadwaterError, now: float, chance: float) -> BatchOutcome:
         """Schedule another attempt, or fail permanently and notify the callbacks."""
         if self._is_answer_ignored(batch):
-            return Outcome()
+            return BatchOutcome()
         if isinstance(error, SequenceGapError) and not batch.is_first:
             batch.move(BatchEvent.RETRY if batch is self._window[0] else BatchEvent.EARLY)
-            return Outcome()
+            return BatchOutcome()
         if isinstance(error, StreamClosedError) and batch.closes and not batch.messages:
-            return self._settle(batch, Appended(""))  # the stream is closed, as requested
+            return self._settle(batch, AppendResult(""))  # the stream is closed, as requested
         if isinstance(error, StaleEpochError) and self._claim(batch, error):
-            return Outcome()
+            return BatchOutcome()
         if not may_succeed(error) or now - batch.since >= self._settings.delivery_timeout_s:
             return self._refuse(batch, error)
         batch.move(BatchEvent.RETRY)
         batch.uncertain = batch.uncertain or not error.nothing_done
         delay_s = self._retry.delay_s(batch.attempts, chance, error.retry_after_s)
         batch.due = min(now + delay_s, batch.since + self._settings.delivery_timeout_s)
-        return Outcome(report=Report(error, batch.attempts, batch.due - now))
+        return BatchOutcome(report=Report(error, batch.attempts, batch.due - now))
 
-    def broken(self, batch: PendingBatch, cause: Exception) -> Outcome:
+    def broken(self, batch: PendingBatch, cause: Exception) -> BatchOutcome:
         """Handle an error that is not one of a request: a hook raised, the client was closed, or there is a bug."""
         if batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED) and not self._is_answer_ignored(batch):
             batch.move(BatchEvent.RETRY)
         return self.give_up(ClientError(f"{type(cause).__name__}: {cause}"))
 
-    def give_up(self, error: HeadwaterError) -> Outcome:
+    def give_up(self, error: HeadwaterError) -> BatchOutcome:
         """Fail permanently: all messages that are not stored yet fail with this error."""
         return self._fail(list(self._window), error)
 
@@ -515,12 +517,12 @@ class Outbox:
         batch.move(BatchEvent.RETRY)
         return True
 
-    def _refuse(self, refused: PendingBatch, error: HeadwaterError) -> Outcome:
+    def _refuse(self, refused: PendingBatch, error: HeadwaterError) -> BatchOutcome:
         """Fail a batch whose request got a final error, and all later ones. Earlier batches may still be stored."""
         refused.move(BatchEvent.REFUSED)
         return self._fail([batch for batch in self._window if batch.seq >= refused.seq], error)
 
-    def _fail(self, last: list[PendingBatch], error: HeadwaterError) -> Outcome:
+    def _fail(self, last: list[PendingBatch], error: HeadwaterError) -> BatchOutcome:
         """Fail the last batches of the window and all that are queued."""
         self.failure = self.failure or error
         self._move(ProducerEvent.FAIL)
@@ -542,12 +544,12 @@ class Outbox:
         *,
         duplicate: bool = False,
         error: HeadwaterError | None = None,
-    ) -> Outcome:
-        one = Delivery(1, offset, duplicate, error)
+    ) -> BatchOutcome:
+        one = DeliveryReport(1, offset, duplicate, error)
         calls = [(callback, one) for batch in batches for callback in batch.callbacks]
         if self._on_delivery is not None:
-            calls += [(self._on_delivery, Delivery(len(p.messages), offset, duplicate, error)) for p in batches]
-        return Outcome(sum(len(batch.messages) for batch in batches), calls=calls)
+            calls += [(self._on_delivery, DeliveryReport(len(p.messages), offset, duplicate, error)) for p in batches]
+        return BatchOutcome(sum(len(batch.messages) for batch in batches), calls=calls)
 
 
 def claimed_epoch(now_s: float, chance: float) -> int:
@@ -562,7 +564,7 @@ def claimed_epoch(now_s: float, chance: float) -> int:
     return min((since_ms << EPOCH_CHANCE_BITS) | low, limits.PRODUCER_INTEGER_MAX - 1)
 
 
-def deliver(session: Session, url: str, content_type: str, box: Outbox, batch: PendingBatch) -> Flow[Appended]:
+def deliver(session: Session, url: str, content_type: str, box: Outbox, batch: PendingBatch) -> Flow[AppendResult]:
     """Send a batch once."""
     producer = ProducerTuple(box.id, batch.epoch, batch.seq)
     body = body_of(content_type, batch.messages) if batch.messages else b""

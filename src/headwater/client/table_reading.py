@@ -14,7 +14,7 @@ from headwater.positions import Position
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
 from headwater.protocol.tables.escaping import Escape, unescape
-from headwater.protocol.tables.following import Following, is_final
+from headwater.protocol.tables.following import TableFollowing, is_final
 from headwater.protocol.tables.rows import ADD, Row, escaped
 
 AT_ONCE = "0"  # the `timeout` of a read that is not held open
@@ -34,7 +34,7 @@ class TableReading:
         self,
         session: Session,
         url: str,
-        following: Following,
+        following: TableFollowing,
         query: Mapping[str, str | None],
         *,
         attempts: int | None = None,
@@ -146,7 +146,7 @@ def active(
     attempts = 0
     while True:
         live: dict[str, Row] = {}
-        following = Following(snapshot=True, gaps=True, table=table)
+        following = TableFollowing(snapshot=True, gaps=True, table=table)
         try:
             yield from _fold(TableReading(session, url, following, query, attempts=1).flow(), live)
         except HeadwaterError as error:

@@ -16,7 +16,7 @@ from headwater.protocol.state.events import ChangeEvent
 Message: TypeAlias = tuple[str, Any]  # the path of a stream, and the message
 
 
-class Delivery:
+class UnreliableDelivery:
     """Delivers every event at least once. Events that are held back follow some later events, or come with `rest`."""
 
     def __init__(self, chance: random.Random) -> None:

@@ -7,12 +7,12 @@ import time
 
 from headwater import limits
 from headwater.client import Client
-from headwater.demo.delivery import Delivery, Message
+from headwater.demo.delivery import Message, UnreliableDelivery
 from headwater.demo.shop import STREAMS, Shop
 
 
 class Feeder:
-    def __init__(self, client: Client, shop: Shop, delivery: Delivery, per_second: float) -> None:
+    def __init__(self, client: Client, shop: Shop, delivery: UnreliableDelivery, per_second: float) -> None:
         self._producers = {path: client.stream(path).producer() for path in STREAMS.values()}
         self._shop = shop
         self._per_second = per_second

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headwater.demo.watching import Phase, Status
+from headwater.demo.watching import SparkPhase, Status
 
 
 def plot(seen: Sequence[Status], path: Path) -> bool:
@@ -18,7 +18,7 @@ def plot(seen: Sequence[Status], path: Path) -> bool:
     from matplotlib import pyplot
 
     at = [status.seconds for status in seen]
-    joined_s = next((status.seconds for status in seen if status.spark.phase is not Phase.STARTING), at[-1])
+    joined_s = next((status.seconds for status in seen if status.spark.phase is not SparkPhase.STARTING), at[-1])
     figure, (flows, lags) = pyplot.subplots(2, 1, figsize=(10, 6), sharex=True)
     flows.plot(at, [status.fed.per_second for status in seen], label="shop to streams")
     flows.plot(at, [status.spark.taken.per_second for status in seen], label="streams to Delta table")

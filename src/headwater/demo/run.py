@@ -21,7 +21,7 @@ from headwater.demo.books import (
     fold_table,
     read_books,
 )
-from headwater.demo.delivery import Delivery
+from headwater.demo.delivery import UnreliableDelivery
 from headwater.demo.feeding import Feeder
 from headwater.demo.jobs import PUBLISHED, TABLE, Jobs
 from headwater.demo.plotting import plot
@@ -33,7 +33,7 @@ from headwater.errors import ClientError
 PLOT = "demo.png"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run."""
 
     events: int  # in the streams
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return all(check.is_right for check in self.checks)
 
 
-class Watcher(msgspec.Struct, frozen=True):
+class Display(msgspec.Struct, frozen=True):
     """The callbacks of the display, which also decides when to stop."""
 
     open: Callable[[str], None]  # called with the URL of the server
@@ -56,7 +56,7 @@ class Watcher(msgspec.Struct, frozen=True):
     say: Callable[[str], None]
 
 
-def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> Outcome:
+def run(directory: Path, watcher: Display, *, port: int, per_second: float) -> RunResult:
     """Run until the watcher stops it, let Spark catch up, and check the results."""
     directory.mkdir(parents=True, exist_ok=True)
     with serving(directory / "streams", port) as url, Client(url) as client:
@@ -64,7 +64,7 @@ def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> O
             client.stream(path).create()
         before = read_books(client)
         chance = random.Random()
-        feeder = Feeder(client, Shop(chance, before.by_type_and_key()), Delivery(chance), per_second)
+        feeder = Feeder(client, Shop(chance, before.by_type_and_key()), UnreliableDelivery(chance), per_second)
         jobs = Jobs(url, directory)
         monitor = Monitor(client, feeder, jobs)
         watcher.open(url)
@@ -81,7 +81,7 @@ def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> O
             jobs.stop()
         books = read_books(client)
         drawn = plot(monitor.seen, directory / PLOT)
-        return Outcome(
+        return RunResult(
             events=books.events,
             superseded=books.superseded,
             keys=len(books.state()),
@@ -90,12 +90,12 @@ def run(directory: Path, watcher: Watcher, *, port: int, per_second: float) -> O
         )
 
 
-def _look(monitor: Monitor, watcher: Watcher) -> None:
+def _look(monitor: Monitor, watcher: Display) -> None:
     watcher.show(monitor.look())
     time.sleep(limits.DEMO_LOOK_EVERY_S)
 
 
-def _catch_up(monitor: Monitor, watcher: Watcher) -> None:
+def _catch_up(monitor: Monitor, watcher: Display) -> None:
     deadline_s = time.monotonic() + limits.DEMO_CATCH_UP_S
     _look(monitor, watcher)
     while not monitor.has_caught_up():

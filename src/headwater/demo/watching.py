@@ -16,7 +16,7 @@ from headwater.demo.shop import STREAMS
 from headwater.errors import StreamNotFoundError
 
 
-class Phase(enum.Enum):
+class SparkPhase(enum.Enum):
     """The phase of Spark. After it has caught up it stays `following`, even with a small lag."""
 
     STARTING = "starting"
@@ -36,7 +36,7 @@ class Flow(msgspec.Struct, frozen=True):
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the jobs."""
 
-    phase: Phase
+    phase: SparkPhase
     taken: Flow  # events in the Delta table, or superseded by it
     lag_s: float  # the age of the oldest event that is not in the table
     lag_events: int
@@ -71,7 +71,7 @@ class Rate:
         return (count - before) / (now_s - then_s) if now_s > then_s else 0.0
 
 
-class Tail:
+class MessageCounter:
     """Counts the messages of a stream, reading only new ones.
 
     It remembers when it saw each message, to compute the lag of another reader.
@@ -116,10 +116,10 @@ class Monitor:
         self._feeder = feeder
         self._jobs = jobs
         self._table = client.table(TABLE)
-        self._tails = [Tail(client, path) for path in STREAMS.values()]
-        self._published = Tail(client, PUBLISHED)
+        self._tails = [MessageCounter(client, path) for path in STREAMS.values()]
+        self._published = MessageCounter(client, PUBLISHED)
         self._rates = {name: Rate() for name in ("fed", "taken", "table")}
-        self._phase = Phase.STARTING
+        self._phase = SparkPhase.STARTING
         self._began_s = time.monotonic()
         self.seen: list[Status] = []
 
@@ -145,19 +145,19 @@ class Monitor:
     def has_caught_up(self) -> bool:
         """Whether everything in the last sample is materialized and published."""
         spark = self.seen[-1].spark
-        is_done = spark.phase is not Phase.STARTING and spark.lag_events == 0
+        is_done = spark.phase is not SparkPhase.STARTING and spark.lag_events == 0
         return is_done and not any(spark.versions_behind.values())
 
     def _spark(self, now_s: float) -> Spark:
         """The progress of Spark. Imports are delayed until Spark has started, to leave it the processor."""
-        if self._phase is Phase.STARTING and self._jobs.have_begun:
-            self._phase = Phase.CATCHING_UP
-        has_begun = self._phase is not Phase.STARTING
+        if self._phase is SparkPhase.STARTING and self._jobs.have_begun:
+            self._phase = SparkPhase.CATCHING_UP
+        has_begun = self._phase is not SparkPhase.STARTING
         reached = self._jobs.reached() if has_begun else {}
         places = [tail.progress(now_s, reached.get(tail.path, 0)) for tail in self._tails]
         taken, lag_s = sum(count for count, _ in places), max(age for _, age in places)
-        if self._phase is Phase.CATCHING_UP and taken and lag_s < limits.DEMO_CAUGHT_UP_S:
-            self._phase = Phase.FOLLOWING
+        if self._phase is SparkPhase.CATCHING_UP and taken and lag_s < limits.DEMO_CAUGHT_UP_S:
+            self._phase = SparkPhase.FOLLOWING
         sent = self._jobs.published_versions() if has_begun else {}
         version = self._jobs.version() if has_begun else None
         return Spark(

@@ -14,7 +14,7 @@ from collections.abc import Collection
 import msgspec
 
 from headwater import limits as bounds
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
@@ -39,11 +39,11 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     pending: int = 0  # number of accepted events that are not durable yet
     live: Tail | None = None
     used: bool = True  # since the last eviction
-    _info: StreamInfo | None = None  # cached
+    _info: VisibleStream | None = None  # cached
     _described: StreamState | None = None  # the state of the cached info,
     _version: tuple[int, int, bool] = (0, 0, False)  # and its version, tail and whether it is closed
 
-    def info(self) -> StreamInfo:
+    def info(self) -> VisibleStream:
         """The stream as readers see it. The result is cached until the stream changes."""
         state, info = self.state, self._info
         now = (state.version, self.tail, self.closed)
@@ -52,8 +52,8 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
             self._described, self._version = state, now
         return info
 
-    def _describe(self, state: StreamState) -> StreamInfo:
-        return StreamInfo(
+    def _describe(self, state: StreamState) -> VisibleStream:
+        return VisibleStream(
             state.id,
             state.path,
             state.content_type,
@@ -98,7 +98,7 @@ class LoadedDocument(msgspec.Struct, eq=False, gc=False):
 
 
 class Catalogue:
-    """Implements the `View` of `decide`: `at`, `get` and `document` return the newest states.
+    """Implements the `NewestStates` of `decide`: `at`, `get` and `document` return the newest states.
 
     It has more than 20 methods because they all change the same four maps.
     """

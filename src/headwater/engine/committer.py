@@ -23,7 +23,7 @@ Answer: TypeAlias = Reply | HeadwaterError
 Answered: TypeAlias = Callable[[Answer], None]
 
 
-class Entry(Commit, gc=False):
+class PendingRecord(Commit, gc=False):
     """A record that is being committed, and the reply to send when it is durable."""
 
     changed: tuple[LoadedStream | LoadedDocument, ...]  # the stream or document of each event
@@ -50,17 +50,17 @@ class Committer:
         store: Store,
         *,
         backlog_bytes_max: int,
-        durable: Callable[[list[Entry]], None],
-        failed: Callable[[list[Entry], BaseException], None],
+        durable: Callable[[list[PendingRecord]], None],
+        failed: Callable[[list[PendingRecord], BaseException], None],
     ) -> None:
         self._store = store
         self._backlog_bytes_max = backlog_bytes_max
         self._durable = durable
         self._failed = failed
-        self._entries: list[Entry] = []
+        self._entries: list[PendingRecord] = []
         self._bytes = 0
         self._window_bytes = backlog_bytes_max  # bytes that may wait
-        self._committing: list[Entry] | None = None
+        self._committing: list[PendingRecord] | None = None
         self._committing_bytes = 0
         self._scheduled = False
         self._began_s = 0.0
@@ -85,7 +85,7 @@ class Committer:
         """Whether the batch that is being written is slow."""
         return self._began_s > 0 and time.perf_counter() - self._began_s > limits.COMMIT_S
 
-    def add(self, entry: Entry, size_bytes: int = 0) -> None:
+    def add(self, entry: PendingRecord, size_bytes: int = 0) -> None:
         self._entries.append(entry)
         self._bytes += size_bytes
         if self._committing is None and not self._scheduled:
@@ -93,7 +93,7 @@ class Committer:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
 
-    def withdraw(self) -> list[Entry]:
+    def withdraw(self) -> list[PendingRecord]:
         """Remove and return all records that were not passed to the store yet."""
         entries, self._entries = self._entries, []
         self._bytes = 0

@@ -29,8 +29,8 @@ from headwater.engine.messages import (
     RecordsReply,
     RowReply,
     SplitsReply,
-    StreamInfo,
-    StreamPage,
+    VisiblePage,
+    VisibleStream,
 )
 from headwater.engine.ordering import ProducerOrder
 from headwater.engine.ranges import Ranges
@@ -152,10 +152,10 @@ class Engine:
 
     # Reading
 
-    async def info(self, path: str) -> StreamInfo:
+    async def info(self, path: str) -> VisibleStream:
         return await self._reader.info(path)
 
-    def loaded(self, path: str) -> StreamInfo | None:
+    def loaded(self, path: str) -> VisibleStream | None:
         """A stream as readers see it, if it is in memory. This does not renew its time-to-live."""
         stream = self._catalogue.visible(path)
         return None if stream is None else stream.info()
@@ -176,7 +176,7 @@ class Engine:
     def read_more(self, asked: ReadMore) -> Awaitable[ReadReply]:
         return self._reader.read_more(asked)
 
-    async def page(self, prefix: str, after: str, limit: int) -> StreamPage:
+    async def page(self, prefix: str, after: str, limit: int) -> VisiblePage:
         """A page of streams in path order."""
         return await self._reader.page(prefix, after, limit)
 
@@ -224,7 +224,7 @@ class Engine:
 
     # Live readers: for `StreamFollower`
 
-    def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
+    def follow(self, stream_id: int, subscriber: Subscriber) -> VisibleStream:
         return self._live.follow(stream_id, subscriber)
 
     def unfollow(self, stream_id: int, subscriber: Subscriber) -> None:

@@ -46,7 +46,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from headwater.engine.messages import Ended, ReadMore, ReadReply, Reason, Slice, StreamInfo
+from headwater.engine.messages import Ended, ReadMore, ReadReply, Reason, Slice, VisibleStream
 from headwater.errors import HeadwaterError, InternalError, StreamGoneError, StreamNotFoundError
 from headwater.limits import POSITION_MAX, SLICE_KEPT_BYTES_MAX, SLICES_KEPT
 from headwater.transitions import ImpossibleTransitionError, Transitions, next_state
@@ -118,7 +118,7 @@ class Followed(Protocol):
 
     slices: SharedSlices
 
-    def follow(self, stream_id: int, subscriber: StreamFollower) -> StreamInfo: ...
+    def follow(self, stream_id: int, subscriber: StreamFollower) -> VisibleStream: ...
 
     def unfollow(self, stream_id: int, subscriber: StreamFollower) -> None: ...
 
@@ -149,7 +149,7 @@ class StreamFollower:
         engine: Followed,
         consumer: Consumer,
         kind: str,
-        stream: StreamInfo,
+        stream: VisibleStream,
         position: int,
         *,
         bytes_max: int = 1,
@@ -260,7 +260,7 @@ class StreamFollower:
     def _move(self, event: FollowEvent) -> None:
         self.state = next_state(TRANSITIONS, self.state, event)
 
-    def _note(self, stream: StreamInfo) -> None:
+    def _note(self, stream: VisibleStream) -> None:
         self.stream = stream
         self._tail = max(self._tail, stream.tail)
         self._note_closing(closed=stream.closed)
@@ -369,7 +369,7 @@ class Pulled:
         self,
         engine: Followed,
         kind: str,
-        stream: StreamInfo,
+        stream: VisibleStream,
         position: int,
         *,
         bytes_max: int = 1,

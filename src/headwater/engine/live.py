@@ -9,7 +9,7 @@ from collections.abc import Callable
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.large_reads import LargeReads
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.engine.tails import Subscriber, Tail
 from headwater.engine.writer import Writer
 from headwater.errors import StoppingError, StreamNotFoundError
@@ -50,7 +50,7 @@ class LiveReaders:
             self.waiting -= 1
             self._drop_tail(stream)
 
-    def follow(self, stream_id: int, subscriber: Subscriber) -> StreamInfo:
+    def follow(self, stream_id: int, subscriber: Subscriber) -> VisibleStream:
         """Notify a subscriber of every change after the returned info. The stream must be loaded."""
         stream = self.followed(stream_id)
         stream.check_not_deleted()

@@ -16,7 +16,7 @@ from headwater.log.offsets import BEGINNING, Names, Offset, Span
 from headwater.store.pieces import RecordEnd
 
 
-class StreamInfo(msgspec.Struct, frozen=True, gc=False):
+class VisibleStream(msgspec.Struct, frozen=True, gc=False):
     """A stream as readers see it: only durable data."""
 
     id: int
@@ -67,7 +67,7 @@ class ReadMore(msgspec.Struct, frozen=True):
 
 
 class ReadReply(msgspec.Struct, frozen=True, gc=False):
-    stream: StreamInfo
+    stream: VisibleStream
     start: int
     next: int  # where the next read begins
     until: int | None
@@ -93,7 +93,7 @@ class FindRecords(msgspec.Struct, frozen=True):
 
 
 class RecordsReply(msgspec.Struct, frozen=True):
-    stream: StreamInfo
+    stream: VisibleStream
     start: int
     end: int
     records: tuple[RecordEnd, ...]
@@ -112,7 +112,7 @@ class FindSplits(msgspec.Struct, frozen=True):
 
 
 class SplitsReply(msgspec.Struct, frozen=True):
-    stream: StreamInfo
+    stream: VisibleStream
     start: int
     end: int
     splits: tuple[int, ...]
@@ -137,15 +137,15 @@ class RowPosition(msgspec.Struct, frozen=True, gc=False):
 
 
 class RowReply(msgspec.Struct, frozen=True):
-    table: StreamInfo
+    table: VisibleStream
     start: RowPosition
     since_id: int  # equivalent to the request, but not negative
 
 
-class StreamPage(msgspec.Struct, frozen=True):
+class VisiblePage(msgspec.Struct, frozen=True):
     """Streams in path order. A page may have few streams or none and not be the last one."""
 
-    streams: tuple[StreamInfo, ...]
+    streams: tuple[VisibleStream, ...]
     next_after: str | None  # start of the next page; None if this is the last one
 
 

@@ -15,8 +15,8 @@ from headwater.engine.messages import (
     Read,
     ReadMore,
     ReadReply,
-    StreamInfo,
-    StreamPage,
+    VisiblePage,
+    VisibleStream,
 )
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError
@@ -56,11 +56,11 @@ class Reader:
 
     # Streams
 
-    async def info(self, path: str) -> StreamInfo:
+    async def info(self, path: str) -> VisibleStream:
         """Information on a stream. This does not renew its time-to-live."""
         return (await self.find(path, renew=False)).info()
 
-    async def page(self, prefix: str, after: str, limit: int) -> StreamPage:
+    async def page(self, prefix: str, after: str, limit: int) -> VisiblePage:
         states, next_after = await self._store.page(prefix, after, limit)
         now_ms = self._now_ms()
         page = []
@@ -68,7 +68,7 @@ class Reader:
             stream = self._catalogue.visible(state.path) or loaded_stream(state, durable=True)
             if stream.deleted is None and not stream.state.soft_deleted and not is_expired(stream.state, now_ms):
                 page.append(stream.info())
-        return StreamPage(tuple(page), next_after)
+        return VisiblePage(tuple(page), next_after)
 
     async def find(self, path: str, *, renew: bool) -> LoadedStream:
         """The stream at a path, as readers see it. `renew`: renew its time-to-live."""

@@ -14,7 +14,7 @@ import msgspec
 
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
-from headwater.engine.committer import Answer, Answered, Committer, Entry
+from headwater.engine.committer import Answer, Answered, Committer, PendingRecord
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, Slice
 from headwater.engine.ordering import ProducerOrder
@@ -127,7 +127,7 @@ class Writer:
         """Wait until all accepted commands are durable and have their replies."""
         await self._tasks.ended()
         drained = asyncio.Event()
-        self.committer.add(Entry((), (), (), Reply(), lambda _: drained.set()))
+        self.committer.add(PendingRecord((), (), (), Reply(), lambda _: drained.set()))
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
@@ -258,11 +258,11 @@ class Writer:
         event = events[0]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            entry = Entry(events, (stream.state,), (stream,), decision.reply, answered, command)
+            entry = PendingRecord(events, (stream.state,), (stream,), decision.reply, answered, command)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
-            entry = Entry(events, after, changed, decision.reply, answered, command)
+            entry = PendingRecord(events, after, changed, decision.reply, answered, command)
         if self.usage is not None:
             self.usage.note(entry.record, _states(entry))
         self.committer.add(entry, size_bytes)
@@ -275,7 +275,7 @@ class Writer:
             if isinstance(command, Create) and command.fork is not None:
                 uncertain = uncertain or self._catalogue.is_uncertain(command.fork.source)
         if uncertain:
-            self.committer.add(Entry((), (), (), answer, answered))
+            self.committer.add(PendingRecord((), (), (), answer, answered))
         else:
             answered(answer)
 
@@ -300,7 +300,7 @@ class Writer:
                 stream.touched_ms = stream.state.accessed_ms
                 event = Touched(stream.id, stream.touched_ms)
                 self._catalogue.apply(event)
-                self.committer.add(Entry((event,), (stream.state,), (stream,), Reply(), None))
+                self.committer.add(PendingRecord((event,), (stream.state,), (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream | None, now_ms: int) -> None:
         """Renew a stream with live readers, so that it does not expire."""
@@ -309,7 +309,7 @@ class Writer:
 
     # After a commit
 
-    def _publish(self, entries: list[Entry]) -> None:
+    def _publish(self, entries: list[PendingRecord]) -> None:
         updated: dict[LoadedStream, list[bytes]] = {}
         self.written_ms = self._now_ms()
         for entry in entries:
@@ -348,7 +348,7 @@ class Writer:
 
     # After a failed commit
 
-    def _fail(self, committed: list[Entry], error: BaseException) -> None:
+    def _fail(self, committed: list[PendingRecord], error: BaseException) -> None:
         entries = committed + self.committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _no_room(error)
@@ -363,7 +363,7 @@ class Writer:
             _answer(entry, _unknown(error) if id(entry) in written else _stopping())
         self.stop_for(error)
 
-    async def _roll_back(self, entries: list[Entry], refused: RefusedError, hopeless: set[int]) -> None:
+    async def _roll_back(self, entries: list[PendingRecord], refused: RefusedError, hopeless: set[int]) -> None:
         """The disk is full: restore the durable states, then send the error to the writers of the dropped records.
 
         Commands that free space are decided again, except those in `hopeless` (ids of entries).
@@ -400,7 +400,7 @@ def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, limi
     return decision
 
 
-def _states(entry: Entry) -> Callable[[int], StreamState]:
+def _states(entry: PendingRecord) -> Callable[[int], StreamState]:
     """The states of the streams of a record, by id."""
     return {one.id: one.state for one in entry.changed if isinstance(one, LoadedStream)}.__getitem__
 
@@ -447,7 +447,7 @@ def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
         start = end
 
 
-def _answer(entry: Entry, answer: Answer) -> None:
+def _answer(entry: PendingRecord, answer: Answer) -> None:
     """Send one reply. An exception in the callback must not affect other replies."""
     if entry.answered is not None:
         try:

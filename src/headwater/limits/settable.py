@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Bounds", "Limits", "bounds_of", "check_together", "parse_limits", "set_limits"]
+__all__ = ["LimitRange", "Limits", "bounds_of", "check_together", "parse_limits", "set_limits"]
 
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
@@ -29,7 +29,7 @@ def _bounds_of_unit(name: str) -> tuple[float, float]:
     return (1, 1024 * _GIB) if "bytes" in name else (1, 1_000_000_000)
 
 
-class Bounds(NamedTuple):
+class LimitRange(NamedTuple):
     """The least and the greatest value of a limit. A limit whose default is 0 may be 0 as well."""
 
     least: float
@@ -234,12 +234,12 @@ def set_limits(given: Mapping[str, object]) -> Limits:
     return msgspec.structs.replace(Limits(), **numbers)
 
 
-def bounds_of(name: str) -> Bounds:
+def bounds_of(name: str) -> LimitRange:
     field = next(field for field in msgspec.structs.fields(Limits) if field.name == name)
     (about,) = field.type.__metadata__
     least, most = _bounds_of_unit(name)
     extra = about.extra
-    return Bounds(
+    return LimitRange(
         least if extra["least"] is None else extra["least"],
         most if extra["most"] is None else extra["most"],
         may_be_off=not field.default,

@@ -68,7 +68,7 @@ from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
-class View(Protocol):
+class NewestStates(Protocol):
     """The newest states, as input of `decide`."""
 
     def at(self, path: str) -> StreamState | None: ...
@@ -90,7 +90,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 _NOTHING: Record = ()
 
 
-def decide(view: View, command: Command, messages_max: int, producers_max: int) -> Decision:
+def decide(view: NewestStates, command: Command, messages_max: int, producers_max: int) -> Decision:
     """Decide a command. `messages_max` limits the number of messages in a JSON body, `producers_max` that of the
     producers of a stream."""
     if type(command) is Append:
@@ -111,13 +111,13 @@ def decide(view: View, command: Command, messages_max: int, producers_max: int) 
     return decision
 
 
-def _expiry(view: View, state: StreamState | None, now_ms: int) -> Record:
+def _expiry(view: NewestStates, state: StreamState | None, now_ms: int) -> Record:
     if state is None or state.soft_deleted or not is_expired(state, now_ms):
         return _NOTHING
     return _removal(view, state, now_ms)
 
 
-def _written(view: View, documents: tuple[WriteDocument, ...]) -> Record:
+def _written(view: NewestStates, documents: tuple[WriteDocument, ...]) -> Record:
     events: list[DocumentEvent] = []
     newest: dict[str, Document | None] = {}
     for asked in documents:
@@ -157,7 +157,7 @@ def check_not_expired(state: StreamState, now_ms: int) -> None:
         raise StreamNotFoundError("the stream expired")
 
 
-def _removal(view: View, state: StreamState, now_ms: int) -> Record:
+def _removal(view: NewestStates, state: StreamState, now_ms: int) -> Record:
     """Soft-delete a stream that has forks. Otherwise delete it, and soft-deleted ancestors that have no other fork."""
     if state.forks:
         return (SoftDeleted(state.id, now_ms),)
@@ -174,7 +174,7 @@ def _removal(view: View, state: StreamState, now_ms: int) -> Record:
 # Create
 
 
-def _create(view: View, existing: StreamState | None, command: Create, messages_max: int) -> Decision:
+def _create(view: NewestStates, existing: StreamState | None, command: Create, messages_max: int) -> Decision:
     swept = _NOTHING
     if existing is not None:
         expired = is_expired(existing, command.now_ms)
@@ -278,7 +278,7 @@ def _kept(kind: ContentKind, command: Create | Append, messages_max: int, last_s
     return command.framed.data
 
 
-def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) -> tuple[Created, Record]:
+def _fork(view: NewestStates, command: Create, request: ForkRequest, messages_max: int) -> tuple[Created, Record]:
     source = fork_source(view, request, command.now_ms)
     if command.content_type is not None and not same_type(command.content_type, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
@@ -319,7 +319,7 @@ def _fork(view: View, command: Create, request: ForkRequest, messages_max: int) 
     return created, (ForkAdded(source.id), created)
 
 
-def fork_source(view: View, request: ForkRequest, now_ms: int) -> StreamState:
+def fork_source(view: NewestStates, request: ForkRequest, now_ms: int) -> StreamState:
     try:
         return live(view.at(request.source), now_ms)
     except StreamGoneError:

@@ -26,7 +26,7 @@ from headwater.log.events import Appended, Created, Deleted, Record
 from headwater.log.state import StreamState
 
 
-class Streams(Protocol):
+class CountedStreams(Protocol):
     """The newest states, and their number."""
 
     @property
@@ -139,7 +139,7 @@ class TokenQuotas:
         return () if quota is None else (quota,)
 
 
-class Use(msgspec.Struct):
+class UsedAmount(msgspec.Struct):
     """What the streams of a prefix or an owner use."""
 
     streams: int = 0
@@ -154,7 +154,7 @@ class Usage:
         self.prefixes = prefixes
         self.tokens = tokens or TokenQuotas()
         self.counts_owners = self.tokens.limits_storage
-        self._uses: dict[str, Use] = {}  # by the key of a quota; those that are 0 are not kept
+        self._uses: dict[str, UsedAmount] = {}  # by the key of a quota; those that are 0 are not kept
 
     def __bool__(self) -> bool:
         return bool(self.prefixes) or self.counts_owners
@@ -164,8 +164,8 @@ class Usage:
         """Whether a token has a quota of streams or bytes that needs a restart, because owners are not counted."""
         return not self.counts_owners and self.tokens.limits_storage
 
-    def of(self, quota: Quota) -> Use:
-        return self._uses.get(quota.key) or Use()
+    def of(self, quota: Quota) -> UsedAmount:
+        return self._uses.get(quota.key) or UsedAmount()
 
     def add(self, path: str, owner: str, streams: int, size_bytes: int) -> None:
         for quota in self.prefixes.of(path):
@@ -174,7 +174,7 @@ class Usage:
             self._add(owner_key(owner), streams, size_bytes)
 
     def _add(self, key: str, streams: int, size_bytes: int) -> None:
-        use = self._uses.setdefault(key, Use())
+        use = self._uses.setdefault(key, UsedAmount())
         use.streams += streams
         use.bytes += size_bytes
         if not use.streams and not use.bytes:
@@ -188,15 +188,15 @@ class Usage:
                 streams, size_bytes = _change(event, state)
                 self.add(state.path, state.owner, sign * streams, sign * size_bytes)
 
-    def check(self, streams: Streams, record: Record) -> None:
-        added: dict[Quota, Use] = {}
+    def check(self, streams: CountedStreams, record: Record) -> None:
+        added: dict[Quota, UsedAmount] = {}
         for event in record:
             if isinstance(event, Created | Appended | Deleted):
                 state = None if isinstance(event, Created) else streams.get(event.id)
                 stream = event if isinstance(event, Created) else streams.get(event.id)
                 more_streams, more_bytes = _change(event, state)
                 for quota in self._quotas_of(stream.path, stream.owner):
-                    use = added.setdefault(quota, Use())
+                    use = added.setdefault(quota, UsedAmount())
                     use.streams += more_streams
                     use.bytes += more_bytes
         for quota, more in added.items():
@@ -206,7 +206,7 @@ class Usage:
         owned = self.tokens.of(owner) if self.counts_owners else ()
         return (*self.prefixes.of(path), *owned)
 
-    def _check(self, quota: Quota, more: Use) -> None:
+    def _check(self, quota: Quota, more: UsedAmount) -> None:
         use = self.of(quota)
         if quota.streams_max and more.streams > 0 and use.streams + more.streams > quota.streams_max:
             raise TooManyStreamsError(
@@ -238,7 +238,7 @@ class Quotas(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.streams_max or self.stream_bytes_max or self.usage)
 
-    def check(self, streams: Streams, events: Record) -> None:
+    def check(self, streams: CountedStreams, events: Record) -> None:
         """Raise an error if the events would exceed a quota."""
         grown = 0
         for event in events:

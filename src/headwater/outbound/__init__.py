@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from headwater.outbound.client import Answer, OutboundClient, StreamedAnswer, open_outbound
 from headwater.outbound.slots import HostSlots
-from headwater.outbound.urls import Target, parse_target
+from headwater.outbound.urls import CheckedUrl, parse_target
 
-__all__ = ["Answer", "HostSlots", "OutboundClient", "StreamedAnswer", "Target", "open_outbound", "parse_target"]
+__all__ = ["Answer", "CheckedUrl", "HostSlots", "OutboundClient", "StreamedAnswer", "open_outbound", "parse_target"]

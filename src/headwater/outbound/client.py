@@ -26,7 +26,7 @@ from headwater.limits import OUTBOUND_KEEP_ALIVE_S, TURNS_S, Limits
 from headwater.outbound.backend import BoundedStream, Connector, GuardedBackend, connect_tcp
 from headwater.outbound.resolver import Resolver, SystemResolver
 from headwater.outbound.slots import HostSlots
-from headwater.outbound.urls import Target, parse_target
+from headwater.outbound.urls import CheckedUrl, parse_target
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE"))
 _WITH_BODY = ("POST", "PUT")
@@ -57,7 +57,7 @@ class StreamedAnswer:
     """A response whose body can be iterated over once, in pieces of at most OUTBOUND_READ_BYTES."""
 
     def __init__(
-        self, target: Target, response: httpcore.Response, *, ends_at: float | None, body_bytes_max: int | None
+        self, target: CheckedUrl, response: httpcore.Response, *, ends_at: float | None, body_bytes_max: int | None
     ) -> None:
         self.status = response.status
         self.headers = _joined(response.headers)
@@ -115,9 +115,9 @@ class OutboundClient:
         self._slots = slots
         self._limits = limits
         self.development = development
-        self.token_for: Callable[[Target], str | None] = lambda _: None  # sent to a target as a bearer token
+        self.token_for: Callable[[CheckedUrl], str | None] = lambda _: None  # sent to a target as a bearer token
 
-    def parse(self, url: str) -> Target:
+    def parse(self, url: str) -> CheckedUrl:
         """Check a URL, as far as possible without DNS. Raises TargetRefusedError with the reason."""
         return parse_target(url, development=self.development)
 
@@ -223,7 +223,7 @@ def open_outbound(
 
 
 @contextlib.contextmanager
-def reported(target: Target) -> Iterator[None]:
+def reported(target: CheckedUrl) -> Iterator[None]:
     """Map errors of httpcore and the system to OutboundErrors, with the target."""
     try:
         yield
@@ -239,7 +239,7 @@ def reported(target: Target) -> Iterator[None]:
 
 
 def _unreachable(
-    target: Target, how: Literal["connect", "timeout", "lost"], error: Exception
+    target: CheckedUrl, how: Literal["connect", "timeout", "lost"], error: Exception
 ) -> TargetUnreachableError:
     reason = {"connect": "no connection", "timeout": "no response in time", "lost": "the connection was lost"}[how]
     failure = TargetUnreachableError(f"{reason}: {error}" if str(error) else reason, how=how)
@@ -248,7 +248,7 @@ def _unreachable(
 
 
 def _build(
-    method: str, target: Target, headers: Mapping[str, str], body: bytes, timeouts: dict[str, float | None]
+    method: str, target: CheckedUrl, headers: Mapping[str, str], body: bytes, timeouts: dict[str, float | None]
 ) -> httpcore.Request:
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(sorted(METHODS))}, got {method!r}")

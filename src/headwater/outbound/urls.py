@@ -2,7 +2,7 @@
 
 If two parsers read a URL differently, a check can pass for one host while the request goes to another. So a URL is
 parsed only here, everything that parsers are known to disagree on is refused, and the request is built from the parts
-in `Target`.
+in `CheckedUrl`.
 
     scheme    https. http in development mode, to loopback
     userinfo  refused
@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _NAME_LENGTH_MAX = 253
 
 
-class Target(msgspec.Struct, frozen=True):
+class CheckedUrl(msgspec.Struct, frozen=True):
     """The target of a request: the parts of a checked URL."""
 
     scheme: str
@@ -72,7 +72,7 @@ class Target(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{self.authority}{self.path}"
 
 
-def parse_target(url: str, *, development: bool = False) -> Target:
+def parse_target(url: str, *, development: bool = False) -> CheckedUrl:
     """Parse and check a URL. The addresses of a name are checked when the client connects."""
     _check_characters(url)
     match = _URL.fullmatch(url)
@@ -86,7 +86,7 @@ def parse_target(url: str, *, development: bool = False) -> Target:
         _refuse("its scheme is http, which is allowed for localhost only")
     _check_host(host, development)
     _check_path(path, query)
-    return Target(scheme, host, _parse_port(port, scheme), path + query)
+    return CheckedUrl(scheme, host, _parse_port(port, scheme), path + query)
 
 
 def _refuse(reason: str) -> NoReturn:

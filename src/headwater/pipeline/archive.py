@@ -24,14 +24,14 @@ from headwater.pipeline.belonging import TableGroup
 from headwater.pipeline.checkpoints import beside, check_file_system, ends_of, has_begun, position_of, range_of
 from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.continuity import CONTINUES_AT
-from headwater.pipeline.lake import Batch, File, Lake, telling_conflicts
+from headwater.pipeline.lake import DataFile, Lake, TableBatch, telling_conflicts
 from headwater.pipeline.locations import absolute, check_apart, check_surroundings, local_path
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
-from headwater.pipeline.sources import Source
-from headwater.pipeline.upkeep import Upkeep
+from headwater.pipeline.sources import JobSource
+from headwater.pipeline.upkeep import TableUpkeep
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.positions import Place, byte_position, incarnation
+from headwater.spark.positions import StreamPlace, byte_position, incarnation
 
 COLUMNS = ("stream", "offset", "position", "order", "timestamp", "content_type", "value")
 SCHEMA = pa.schema(
@@ -85,9 +85,9 @@ def archive(
     After every `compact_every` batches small files are merged, and files that no version younger than `retain_hours`
     needs are deleted (None: never). With `compact_every=0` neither is done.
     """
-    upkeep = Upkeep(compact_every, retain_hours)
+    upkeep = TableUpkeep(compact_every, retain_hours)
     table = absolute(table)
-    source = Source(
+    source = JobSource(
         url=url,
         streams=streams,
         token=token,
@@ -118,7 +118,7 @@ def streams_table(table: str) -> str:
 class _Archiving:
     """Commits each batch, in the driver."""
 
-    def __init__(self, lake: Lake, source: Source, checkpoint: str, upkeep: Upkeep) -> None:
+    def __init__(self, lake: Lake, source: JobSource, checkpoint: str, upkeep: TableUpkeep) -> None:
         beside = Lake(streams_table(lake.uri))
         self._lake = lake
         self._source = source
@@ -143,7 +143,7 @@ class _Archiving:
     def work(self, rows: DataFrame, number: int, job: str) -> None:
         table = self._group.open()
         spark, ends = rows.sparkSession, ends_of(rows.sparkSession, self._checkpoint, number)
-        batch = Batch(job, number, range_of(spark, self._checkpoint, number))
+        batch = TableBatch(job, number, range_of(spark, self._checkpoint, number))
         batch.check(table)
         if not batch.is_done(table):
             before = range_of(spark, self._checkpoint, number - 1) if number else None
@@ -154,7 +154,7 @@ class _Archiving:
             unlinked = None if self._counts_bytes is not False else ends
             writer = FileWriter(self._lake, self._source.reading().connection, unlinked)
             found = rows.mapInArrow(writer, "file STRING").collect()
-            files = [msgspec.json.decode(row.file, type=File) for row in found]
+            files = [msgspec.json.decode(row.file, type=DataFile) for row in found]
             with telling_conflicts(self._lake, batch):
                 self._lake.commit(table, files, batch=batch)  # also without rows: the table has every batch
         self._streams.note(self._source.tails_after(ends), ends)
@@ -172,7 +172,7 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> DeltaTable:
 class FileWriter:
     """Writes the rows of a task to files of the table. Pickled for the tasks."""
 
-    def __init__(self, lake: Lake, connection: ConnectionOptions, ends: Mapping[str, Place] | None) -> None:
+    def __init__(self, lake: Lake, connection: ConnectionOptions, ends: Mapping[str, StreamPlace] | None) -> None:
         self._lake = lake
         self._connection = connection
         self._ends = ends  # of the batch, if the offsets of the server do not count bytes
@@ -203,7 +203,7 @@ class FileWriter:
         return pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
 
 
-def linked(tables: Iterable[pa.Table], ends: Mapping[str, Place] | None) -> Iterator[pa.Table]:
+def linked(tables: Iterable[pa.Table], ends: Mapping[str, StreamPlace] | None) -> Iterator[pa.Table]:
     """Rows with the column `continues_at`: in the last row of each stream, where the batch ends in it.
 
     A task reads all rows of a stream, one stream after the other, from a server whose offsets do not count bytes.
@@ -222,7 +222,7 @@ def linked(tables: Iterable[pa.Table], ends: Mapping[str, Place] | None) -> Iter
         yield _with_ends(held, [*held["stream"].to_pylist(), None], ends)
 
 
-def _with_ends(rows: pa.Table, streams: Sequence[str | None], ends: Mapping[str, Place]) -> pa.Table:
+def _with_ends(rows: pa.Table, streams: Sequence[str | None], ends: Mapping[str, StreamPlace]) -> pa.Table:
     """`streams` has the stream of the row after the last one too."""
     marks = [str(ends.get(one or "", "")) if one != following else "" for one, following in pairwise(streams)]
     return rows.append_column(CONTINUES_AT, pa.array(marks, pa.string()))
@@ -231,7 +231,7 @@ def _with_ends(rows: pa.Table, streams: Sequence[str | None], ends: Mapping[str,
 class _Streams:
     """The table of streams: their metadata, and whether a closed stream is archived completely."""
 
-    def __init__(self, lake: Lake, source: Source) -> None:
+    def __init__(self, lake: Lake, source: JobSource) -> None:
         self._lake = lake
         self._source = source
         self._known: dict[tuple[str, str], bool] | None = None
@@ -253,7 +253,7 @@ class _Streams:
             self._known = {(row["stream"], row["incarnation"]): row["closed"] for row in rows}
         return self._known
 
-    def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, Place]) -> None:
+    def note(self, found: Mapping[str, StreamInfo], ends: Mapping[str, StreamPlace]) -> None:
         """Add new streams, and streams that are closed and archived completely."""
         known = self._seen()
         before = {path for path, _ in known}
@@ -285,7 +285,7 @@ class _Streams:
         )
 
 
-def _is_all(info: StreamInfo, end: Place | None) -> bool:
+def _is_all(info: StreamInfo, end: StreamPlace | None) -> bool:
     """Whether a stream is closed and archived to its end."""
     if byte_position(info.tail_offset) == 0:
         return info.closed

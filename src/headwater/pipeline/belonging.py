@@ -15,7 +15,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from headwater.errors import CheckpointMismatchError
 from headwater.pipeline.checkpoints import hash_of_range, job_of, last_batch
-from headwater.pipeline.lake import Batch, Lake
+from headwater.pipeline.lake import Lake, TableBatch
 from headwater.pipeline.locations import local_path
 
 _BESIDE = "headwater.beside"  # the property of a table with the ids of the tables beside it
@@ -42,7 +42,7 @@ class TableGroup:
         self._check_beside(table)
         if directory is not None and batch is not None:
             job = job_of(directory) or ""
-            self.check_before(table, Batch(job, batch + 1, 0), hash_of_range(directory, batch))
+            self.check_before(table, TableBatch(job, batch + 1, 0), hash_of_range(directory, batch))
             self._check_batches(table, job)
 
     def _check_unused(self) -> None:
@@ -72,7 +72,7 @@ class TableGroup:
         except TableNotFoundError:
             raise self._refusal(f"{self._table.uri} was deleted while the job was running") from None
 
-    def check_before(self, table: DeltaTable, batch: Batch, made_of: int | None) -> None:
+    def check_before(self, table: DeltaTable, batch: TableBatch, made_of: int | None) -> None:
         """Refuse a table that lacks the batch before this one, which ended as `made_of` says (None: not known)."""
         done = table.transaction_version(batch.job)
         if not batch.number or (done is not None and done >= batch.number):

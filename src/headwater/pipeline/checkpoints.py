@@ -12,7 +12,7 @@ import msgspec
 
 from headwater.errors import OptionError
 from headwater.pipeline.locations import absolute, check_apart, is_url, local_path, same_place
-from headwater.spark.positions import Place, parse_place
+from headwater.spark.positions import StreamPlace, parse_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def has_begun(checkpoint: str) -> bool:
     return directory is not None and bool(_numbers(directory / "offsets"))
 
 
-def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Place]:
+def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, StreamPlace]:
     """The end of a batch in each stream."""
     return _places(_offsets(spark, checkpoint, batch))
 
@@ -87,7 +87,7 @@ class QueryPosition(msgspec.Struct, frozen=True):
 
     job_id: str
     batch: int | None  # the last one that was committed
-    ends: dict[str, Place]
+    ends: dict[str, StreamPlace]
     is_unfinished: bool  # a batch was started and not committed
 
 
@@ -119,9 +119,9 @@ def _numbers(directory: Path) -> list[int]:
     return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
 
 
-def _places(text: str) -> dict[str, Place]:
+def _places(text: str) -> dict[str, StreamPlace]:
     """Parse an offsets file: a version, a line about the batch, and a line for each source."""
-    found: dict[str, Place] = {}
+    found: dict[str, StreamPlace] = {}
     for line in text.splitlines()[2:]:
         if line.startswith("{"):
             found |= {path: parse_place(place) for path, place in json.loads(line).items()}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.positions import BEGINNING
-from headwater.spark.positions import Place, byte_position, parse_place
+from headwater.spark.positions import StreamPlace, byte_position, parse_place
 
 CONTINUES_AT = "continues_at"
 
@@ -104,11 +104,11 @@ class _ByRanges:
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
         self._last: Row | None = None
-        self._next = Place(BEGINNING)
+        self._next = StreamPlace(BEGINNING)
 
     def fault(self, row: Row) -> str | None:
-        place, last = Place(row["offset"], row["position"]), self._last
-        if last is not None and place == Place(last["offset"], last["position"]):
+        place, last = StreamPlace(row["offset"], row["position"]), self._last
+        if last is not None and place == StreamPlace(last["offset"], last["position"]):
             if any(row[name] != last[name] for name in ("value", CONTINUES_AT)):
                 raise _ConflictError(f"two rows with different data at {place}")
             return None
@@ -119,4 +119,4 @@ class _ByRanges:
         return gap
 
     def fault_at_end(self, tail: str) -> str | None:
-        return None if self._next.is_at(Place(tail)) else f"the data between {self._next} and {tail}"
+        return None if self._next.is_at(StreamPlace(tail)) else f"the data between {self._next} and {tail}"

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What a job has done since its start, and its lag."""
 
     batches: int = 0
@@ -26,7 +26,7 @@ class Job(Protocol):
     def is_active(self) -> bool:
         """Whether it is still running."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         """The progress since the start."""
 
     def wait(self, timeout_s: float | None = None) -> bool:

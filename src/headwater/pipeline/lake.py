@@ -32,7 +32,7 @@ from headwater.pipeline.locations import local_path
 _COMPRESSION = "zstd"
 
 
-class File(msgspec.Struct, frozen=True):
+class DataFile(msgspec.Struct, frozen=True):
     """A data file that is not committed yet."""
 
     path: str  # below the table
@@ -49,7 +49,7 @@ class File(msgspec.Struct, frozen=True):
         return RemoveAction(self.path, True, now_ms, self.size, dict(self.partition))
 
 
-class Batch(msgspec.Struct, frozen=True):
+class TableBatch(msgspec.Struct, frozen=True):
     """A batch of a job, as recorded in commits."""
 
     job: str
@@ -62,7 +62,7 @@ class Batch(msgspec.Struct, frozen=True):
         others = [Transaction(f"{self.job}.{name}", self.number) for name in self.beside]
         return [Transaction(self.job, self.number), Transaction(self._range, self.made_of), *others]
 
-    def also(self, name: str) -> Batch:
+    def also(self, name: str) -> TableBatch:
         """The batch, which has changed a table beside the table too."""
         return msgspec.structs.replace(self, beside=(*self.beside, name))
 
@@ -144,23 +144,23 @@ class Lake(msgspec.Struct, frozen=True):
         """The file system below the table, for tasks and the driver."""
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri))
 
-    def write(self, rows: pa.Table, partition: Mapping[str, str]) -> File:
+    def write(self, rows: pa.Table, partition: Mapping[str, str]) -> DataFile:
         """Write rows of one partition, without the partition columns, to a new file."""
         folder = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
         with self.files().open_output_stream(path) as sink:
             pq.write_table(rows, sink, compression=_COMPRESSION)
             size = sink.tell()
-        return File(path, size, dict(partition), _stats(rows))
+        return DataFile(path, size, dict(partition), _stats(rows))
 
     def commit(
         self,
         table: DeltaTable,
-        files: Sequence[File],
+        files: Sequence[DataFile],
         *,
-        batch: Batch,
+        batch: TableBatch,
         replacing: Mapping[str, Sequence[str]] | None = None,
-        removing: Sequence[File] = (),
+        removing: Sequence[DataFile] = (),
     ) -> None:
         """Commit files and the batch. They replace all files of the partitions in `replacing`.
 
@@ -178,7 +178,7 @@ class Lake(msgspec.Struct, frozen=True):
             commit_properties=noted(batch),
         )
 
-    def _check_visible(self, files: Sequence[File]) -> None:
+    def _check_visible(self, files: Sequence[DataFile]) -> None:
         """Refuse files that a task wrote to a disk of another machine: the table would lack them."""
         directory = local_path(self.uri)
         if directory is None:
@@ -198,13 +198,13 @@ def _check_columns(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[
         raise SchemaError(f"{table.table_uri} has {told} than a table of this job; use another table")
 
 
-def noted(batch: Batch) -> CommitProperties:
+def noted(batch: TableBatch) -> CommitProperties:
     """The commit properties for any other commit of a batch."""
     return CommitProperties(app_transactions=batch.transactions)
 
 
 @contextlib.contextmanager
-def telling_conflicts(lake: Lake, batch: Batch) -> Iterator[None]:
+def telling_conflicts(lake: Lake, batch: TableBatch) -> Iterator[None]:
     """Turn the conflict of the slower one of two runs into a JobConflictError."""
     try:
         yield

@@ -14,7 +14,7 @@ from headwater.errors import JobConflictError
 LOCK_FILE = ".run.lock"
 
 
-class Lock:
+class JobLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
@@ -26,7 +26,7 @@ class Lock:
                 os.close(descriptor)
 
 
-def lock_checkpoint(directory: Path) -> Lock:
+def lock_checkpoint(directory: Path) -> JobLock:
     """Lock a checkpoint; create it if it does not exist. Waits briefly for a run that has just ended."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -45,4 +45,4 @@ def lock_checkpoint(directory: Path) -> Lock:
         except BaseException:
             os.close(descriptor)
             raise
-        return Lock(descriptor)
+        return JobLock(descriptor)

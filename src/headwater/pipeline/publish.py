@@ -29,7 +29,7 @@ from headwater.pipeline.lake import Lake
 from headwater.pipeline.locations import absolute, is_url, local_path
 from headwater.pipeline.running import LoopJob, Step, StreamingJob, cause_of, start_loop, start_query
 from headwater.pipeline.scanning import paths_of, scan
-from headwater.pipeline.targets import Identity, Target
+from headwater.pipeline.targets import PublishTarget, TargetIdentity
 from headwater.spark.values import holds
 from headwater.state.checkpoints import load, save
 
@@ -63,7 +63,7 @@ def publish(
     The columns `keys` are the key. The value is made from the other columns or `columns`, or is the JSON text in
     `value_column`. Rows of a query are upserts, or deletes if the SQL expression `apply_as_deletes` is true.
     """
-    target = Target(url=url, type=type, to=to, to_table=to_table, token=token, connecting=connecting)
+    target = PublishTarget(url=url, type=type, to=to, to_table=to_table, token=token, connecting=connecting)
     target.check()
     table = None if table is None else absolute(table)
     if not keys:
@@ -87,7 +87,7 @@ def publish(
     return start_loop(publishing.steps, name=name, once=once, every_s=every_s, checkpoint=place)
 
 
-def default_checkpoint(table: str, target: Target, given: str | None) -> str:
+def default_checkpoint(table: str, target: PublishTarget, given: str | None) -> str:
     """The default checkpoint: beside the table, one for each target."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", target.to or f"table-{target.to_table}")
     mark = hashlib.sha256(f"{target.url} {target.name}".encode()).hexdigest()[:8]
@@ -176,7 +176,7 @@ class _State(msgspec.Struct):
     published: int | None = None
     publishing: int | None = None
     settings: _Settings | None = None  # checkpoints of earlier versions do not have the last two
-    sent_to: Identity | None = None  # also None if no row was sent yet
+    sent_to: TargetIdentity | None = None  # also None if no row was sent yet
     skipped: list[Skipped] = []  # the last versions that could not be published
     sent_up_to: str | None = None  # the end of the target after the last rows
     files: str | None = None  # a hash of the files of the published version
@@ -195,7 +195,7 @@ def skipped_versions(directory: Path) -> list[Skipped]:
 
 
 class _Publishing:
-    def __init__(self, spark: SparkSession, lake: Lake, target: Target, shape: Shape, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, target: PublishTarget, shape: Shape, directory: Path) -> None:
         self._spark = spark
         self._lake = lake
         self._target = target
@@ -358,7 +358,7 @@ def _twice() -> Column:
 
 def _publish_rows(
     rows: DataFrame,
-    target: Target,
+    target: PublishTarget,
     shape: Shape,
     deletes: str | None,
     checkpoint: str | None,

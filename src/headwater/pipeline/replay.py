@@ -156,7 +156,7 @@ class _Replaying:
         with self._connection.open(patient=False) as client:
             for stream in sorted(empty):  # others are created with the type in their rows
                 _make(client, self._target(stream), noted[stream].content_type)
-            writer = StreamWriter(self._connection, self._to)
+            writer = ReplayWriter(self._connection, self._to)
             done = rows.mapInArrow(writer, "stream STRING, appended BIGINT, has_more BOOLEAN").collect()
             for row in done:
                 if row.has_more and row.stream in noted and noted[row.stream].closed:
@@ -322,7 +322,7 @@ class StreamChecker:
                 yield pa.RecordBatch.from_pydict({"stream": [stream], "faults": [msgspec.msgpack.encode(faults)]})
 
 
-class StreamWriter:
+class ReplayWriter:
     """Writes rows to streams, one stream after the other. Pickled for the tasks."""
 
     def __init__(self, connection: ConnectionOptions, to: str | None) -> None:

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater import errors, limits
 from headwater.errors import HeadwaterError
-from headwater.pipeline.jobs import Progress
+from headwater.pipeline.jobs import JobProgress
 from headwater.pipeline.locations import local_path
-from headwater.pipeline.locking import Lock, lock_checkpoint
+from headwater.pipeline.locking import JobLock, lock_checkpoint
 from headwater.spark.progress import StreamLag, lag
 
 Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
@@ -39,7 +39,7 @@ class _StoppedError(Exception):
 class StreamingJob:
     """A job whose batches come from a streaming query."""
 
-    def __init__(self, name: str, work: Work, lock: Lock | None) -> None:
+    def __init__(self, name: str, work: Work, lock: JobLock | None) -> None:
         self.name = name
         self._work = work
         self._lock = lock
@@ -65,10 +65,10 @@ class StreamingJob:
     def is_active(self) -> bool:
         return self.query.isActive
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         seen = self._look()
         last = next((one for one in reversed(seen) if one["numInputRows"]), None)
-        return Progress(
+        return JobProgress(
             batches=self._batches,
             rows=self._rows,
             rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
@@ -213,7 +213,7 @@ class LoopJob:
     """A job that runs steps in a thread: all that are due, and again after a wait."""
 
     def __init__(
-        self, name: str, steps: Callable[[], Iterator[Step]], *, once: bool, every_s: float, lock: Lock | None = None
+        self, name: str, steps: Callable[[], Iterator[Step]], *, once: bool, every_s: float, lock: JobLock | None = None
     ) -> None:
         self.name = name
         self._steps = steps
@@ -221,7 +221,7 @@ class LoopJob:
         self._once = once
         self._every_s = every_s
         self._stopping = threading.Event()
-        self._progress = Progress()
+        self._progress = JobProgress()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"headwater-{name}", daemon=True)
 
@@ -229,7 +229,7 @@ class LoopJob:
     def is_active(self) -> bool:
         return self._thread.is_alive()
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         return self._progress
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -263,7 +263,7 @@ class LoopJob:
         for step in self._steps():
             now_s = time.monotonic()
             before = self._progress
-            self._progress = Progress(
+            self._progress = JobProgress(
                 batches=before.batches + (1 if step.rows else 0),
                 rows=before.rows + step.rows,
                 rows_per_s=step.rows / max(now_s - began_s, 0.001) if step.rows else before.rows_per_s,

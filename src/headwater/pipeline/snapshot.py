@@ -19,7 +19,7 @@ from headwater.errors import OptionError, StreamGoneError, StreamNotFoundError
 from headwater.log.content import ContentKind, kind_of
 from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.running import LoopJob, Step, start_loop
-from headwater.pipeline.sources import Source, is_pattern
+from headwater.pipeline.sources import JobSource, is_pattern
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.positions import byte_position, incarnation
 from headwater.state.bootstrap import SNAPSHOTS, newest_first
@@ -43,14 +43,14 @@ def snapshot(
 
     Older snapshots are deleted `grace_s` seconds after the next one was made.
     """
-    source = Source(url=url, streams=streams, token=token, connecting=connecting)
+    source = JobSource(url=url, streams=streams, token=token, connecting=connecting)
     source.check()
     snapshots = _Snapshots(spark, source, min_bytes, grace_s)
     return start_loop(snapshots.steps, name=name, once=once, every_s=every_s)
 
 
 class _Snapshots:
-    def __init__(self, spark: SparkSession, source: Source, min_bytes: int, grace_s: float) -> None:
+    def __init__(self, spark: SparkSession, source: JobSource, min_bytes: int, grace_s: float) -> None:
         self._spark = spark
         self._source = source
         self._min_bytes = min_bytes

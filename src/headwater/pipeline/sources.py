@@ -16,10 +16,10 @@ from headwater.errors import OptionError, ProtocolError, RequestError, StreamNot
 from headwater.pipeline.connecting import Connecting, check_connection, format_options
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
-from headwater.spark.positions import Place, byte_position
+from headwater.spark.positions import StreamPlace, byte_position
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class JobSource(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     streams: str  # paths, or a glob
     token: str | None = None
@@ -57,7 +57,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         with options.connection.open(patient=patient) as client:
             return Planner(options, client).tails()
 
-    def tails_after(self, places: Mapping[str, Place]) -> dict[str, StreamInfo]:
+    def tails_after(self, places: Mapping[str, StreamPlace]) -> dict[str, StreamInfo]:
         """The same, if the server still has what a query has read up to these places. Otherwise DataLossError, unless
         data loss is accepted."""
         options = self.reading()

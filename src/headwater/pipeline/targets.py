@@ -33,21 +33,21 @@ from headwater.spark.tables.places import RowPlace, from_json, place_after, to_j
 T = TypeVar("T")
 
 
-class Identity(msgspec.Struct, frozen=True):
+class TargetIdentity(msgspec.Struct, frozen=True):
     """The identity of a target, which changes when it is deleted and created again, as far as the server shows it."""
 
     incarnation: str | None  # unique on one server
     created_at: str | None
 
-    def is_other_than(self, other: Identity) -> bool:
+    def is_other_than(self, other: TargetIdentity) -> bool:
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
-    def is_surely(self, other: Identity) -> bool:
+    def is_surely(self, other: TargetIdentity) -> bool:
         return self == other and self.created_at is not None
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target: a state stream with an entity type, or a table."""
 
     url: str
@@ -91,16 +91,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def _connection(self) -> dict[str, str]:
         return format_options(self.url, self.token, self.connecting)
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> TargetIdentity | None:
         """The identity of the target; None if it does not exist."""
         with self._open() as client:
             try:
                 if self.to is None:
                     client.table(self.to_table or "").info()
-                    return Identity(None, self._created_at(client))
+                    return TargetIdentity(None, self._created_at(client))
                 tail, listed = client.stream(self.to).head().tail_offset, self._listed(client)
                 first = listed.first_offset if listed is not None else None  # a restore does not change it
-                return Identity(incarnation(first or tail), listed.created_at if listed is not None else None)
+                return TargetIdentity(incarnation(first or tail), listed.created_at if listed is not None else None)
             except (StreamNotFoundError, StreamGoneError):
                 return None
 

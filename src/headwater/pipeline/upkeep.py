@@ -16,7 +16,7 @@ from headwater.pipeline.lake import Lake
 _RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 
 
-class Upkeep(msgspec.Struct, frozen=True):
+class TableUpkeep(msgspec.Struct, frozen=True):
     """Runs after every `compact_every` batches (0: never). Files and log are kept for `retain_hours` (None: ever)."""
 
     compact_every: int

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater import limits
 from headwater.engine import Engine
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.errors import InvalidQueryError
 from headwater.protocol.tables.paths import LOG_PREFIX, NOTIFY
 from headwater.server.auth.callers import Caller
@@ -29,7 +29,7 @@ _NONCE_BYTES = 12
 
 
 class ReadablePage(NamedTuple):
-    streams: tuple[StreamInfo, ...]
+    streams: tuple[VisibleStream, ...]
     next_after: str | None
     hidden: bool = False  # whether `next_after` may be a path that the caller may not read
 
@@ -111,7 +111,7 @@ async def readable_page(
 
 async def _scan(engine: Engine, lists: Lists, scopes: Scopes, prefix: str, after: str, limit: int) -> ReadablePage:
     work = _Work(scopes)
-    found: list[StreamInfo] = []
+    found: list[VisibleStream] = []
     for part in _parts(prefix, scopes.prefixes(Action.READ, tables=prefix.startswith(LOG_PREFIX)), after):
         at: str | None = after
         while at is not None:

@@ -16,7 +16,7 @@ from headwater.server.quotas import check_readers
 from headwater.server.watched_feeds import WatchedFeed
 
 
-class Place:
+class LivePlace:
     """A place for one live reader."""
 
     __slots__ = ("_keys", "_places", "_taken")
@@ -66,7 +66,7 @@ class LivePlaces:
         """The live readers of a prefix or token with a quota."""
         return self._of.get(quota.key, 0)
 
-    def claim(self, limits: Limits, request: Request, path: str = "") -> Place | None:
+    def claim(self, limits: Limits, request: Request, path: str = "") -> LivePlace | None:
         """Claim a place for a live reader of a path in the log; None if there is no limit. Raises an error if
         there is no place left."""
         most, each = limits.live_readers_max, limits.live_readers_per_identity_max
@@ -85,7 +85,7 @@ class LivePlaces:
             raise OverloadedError(
                 f"{most} live readers are open, and no more may be (live_readers_max)", retry_after_s=LIVE_RETRY_AFTER_S
             )
-        return Place(self, (key, *(quota.key for quota in quotas)))
+        return LivePlace(self, (key, *(quota.key for quota in quotas)))
 
     def add(self, keys: Sequence[str], change: int) -> None:
         self._taken += change

@@ -35,7 +35,7 @@ from headwater.server.observing.upkeep import Upkeep
 from headwater.server.service import Service
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
-from headwater.server.watching import Watcher
+from headwater.server.watching import FileWatcher
 from headwater.store.contract import Store
 
 log = logging.getLogger("headwater.server")
@@ -69,7 +69,7 @@ class OpenService:
     def __init__(
         self,
         service: Service,
-        watcher: Watcher,
+        watcher: FileWatcher,
         auth: OpenAuthority | None,
         views: Views,
         notifier: Notifier,
@@ -121,11 +121,11 @@ async def _stop(part: Stoppable) -> None:
 
 
 async def open_service(
-    options: ServiceOptions, open_store: Callable[[], Store], watcher: Watcher | None = None
+    options: ServiceOptions, open_store: Callable[[], Store], watcher: FileWatcher | None = None
 ) -> OpenService:
     """Open the store and start the service over it. If anything fails, nothing is left open."""
     limits, observer = options.limits, options.observer
-    watcher = watcher or Watcher(noted=observer.reloaded)
+    watcher = watcher or FileWatcher(noted=observer.reloaded)
     auth = None
     if options.auth is not None:
         keys = open_outbound(development=options.development, limits=limits)
@@ -140,7 +140,7 @@ async def open_service(
     return opened
 
 
-def _over(options: ServiceOptions, store: Store, watcher: Watcher, auth: OpenAuthority | None) -> OpenService:
+def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: OpenAuthority | None) -> OpenService:
     limits, fence = options.limits, options.fence
     authority = None if auth is None else auth.authority
     usage = Usage(options.prefixes, None if authority is None else authority.quotas)

@@ -33,7 +33,7 @@ from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.opening import ServiceOptions, open_service
 from headwater.server.settings import Settings
-from headwater.server.watching import Watcher
+from headwater.server.watching import FileWatcher
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
 from headwater.store.memory import MemoryStore
@@ -142,7 +142,9 @@ def _has_terminal() -> bool:
     return True
 
 
-def _watch_certificate(certificate: Path, key: Path | None, watcher: Watcher, edge: NativeEdge, upkeep: Upkeep) -> None:
+def _watch_certificate(
+    certificate: Path, key: Path | None, watcher: FileWatcher, edge: NativeEdge, upkeep: Upkeep
+) -> None:
     paths = [path for path in (certificate, key) if path is not None]
 
     def load() -> tuple[ssl.SSLContext, float]:
@@ -179,7 +181,7 @@ async def serve_store(
         stop.set()
 
     observer = settings.observer()
-    watcher = Watcher(noted=observer.reloaded)
+    watcher = FileWatcher(noted=observer.reloaded)
     _handle_signals(stop, lambda: _reload(watcher, observer))
     options = ServiceOptions(
         limits=limits,
@@ -215,6 +217,6 @@ async def serve_store(
     return 1 if failures else 0
 
 
-def _reload(watcher: Watcher, observer: Observer) -> None:
+def _reload(watcher: FileWatcher, observer: Observer) -> None:
     watcher.reload()
     observer.reopen()

@@ -30,7 +30,7 @@ from headwater.server.observing import Observer
 from headwater.server.observing.access_log import open_access_log
 from headwater.server.observing.audit import open_audit_log
 from headwater.server.observing.logs import JSON
-from headwater.server.observing.observer import Watcher
+from headwater.server.observing.observer import RequestWatcher
 from headwater.server.observing.tracing import check_endpoint, open_tracer
 from headwater.server.quotas import parse_quotas
 
@@ -196,7 +196,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
     def observer(self) -> Observer:
         """Open the access log, the audit log and the tracer."""
-        watchers: list[Watcher] = []
+        watchers: list[RequestWatcher] = []
         if self.otel_endpoint is not None:
             watchers.append(open_tracer(self.otel_endpoint, self.otel_sample))
         if self.access_log is not None:

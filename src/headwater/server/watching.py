@@ -82,7 +82,7 @@ def _file_print(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-class Watcher:
+class FileWatcher:
     """Watches all files of a server. `noted` is called with the label of a file that was loaded again, and the error if
     that failed."""
 

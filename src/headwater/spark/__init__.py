@@ -2,12 +2,12 @@
 
 from headwater.spark.folding import current_state
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
-from headwater.spark.progress import Progress, StreamLag, lag
+from headwater.spark.progress import QueryProgress, StreamLag, lag
 from headwater.spark.session import register, session
 
 __all__ = [
     "DurableStreamsFormat",
-    "Progress",
+    "QueryProgress",
     "StpFormat",
     "StreamLag",
     "StreamStateFormat",

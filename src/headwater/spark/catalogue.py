@@ -18,7 +18,7 @@ from headwater.spark.parallel import in_parallel
 from headwater.state.bootstrap import SNAPSHOTS
 
 
-class Streams:
+class NamedStreams:
     """Streams of a server, by name."""
 
     def __init__(self, client: Client) -> None:
@@ -71,7 +71,7 @@ class Streams:
             return None
 
 
-class Catalogue(Streams):
+class StreamDirectory(NamedStreams):
     """The streams of a query."""
 
     def __init__(self, options: ReadOptions, client: Client) -> None:

@@ -19,7 +19,7 @@ from headwater.spark.connection import ConnectionOptions
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import KEEPING, BadEvents
-from headwater.spark.positions import Range, byte_position
+from headwater.spark.positions import StreamRange, byte_position
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.snapshots import rows_of, with_needed
 from headwater.spark.times import AppendTimes, Numbers
@@ -114,7 +114,7 @@ class RangeReader:
         self._types = types  # the types to read, besides control events; None: all
         self._delete_values = delete_values
 
-    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         of = part.snapshot_of
         if of is None:
             yield from self._rows(part)
@@ -135,7 +135,7 @@ class RangeReader:
             delete_values=self._delete_values,
         )
 
-    def _rows(self, part: Range) -> Iterator[pa.RecordBatch]:
+    def _rows(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
         constant = {"stream": part.path, "offset": part.start.offset, "content_type": part.content_type}
         repeated: dict[str, pa.Array] = {}
@@ -153,7 +153,7 @@ class RangeReader:
                 columns["position"] = pa.array(np.arange(position, position + rows, dtype=np.int64))
             yield pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._schema)
 
-    def _is_json(self, part: Range) -> bool:
+    def _is_json(self, part: StreamRange) -> bool:
         if kind_of(part.content_type) is ContentKind.JSON:
             return True
         if self._state:
@@ -174,7 +174,7 @@ class RangeReader:
             )
         return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
-    def _events(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _events(self, part: StreamRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
         times = self._times(part)
         skipped = SkippedEvents(self._client, part, self._dead_letters, self._fitting())
@@ -203,7 +203,7 @@ class RangeReader:
         values = [field.json() for field in self._spark_schema.fields if field.name == "value"]
         return repr((values, self._by_type, self._types and sorted(self._types)))
 
-    def _payloads(self, part: Range) -> Iterator[pa.RecordBatch]:
+    def _payloads(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)
         decoder = self._decoder()
         offset = part.start.offset
@@ -230,7 +230,7 @@ class RangeReader:
         if left:
             raise DataLossError(f"{part.path} ended {left} messages before {part.end}")
 
-    def _times(self, part: Range) -> AppendTimes | None:
+    def _times(self, part: StreamRange) -> AppendTimes | None:
         if not self._is_timed or byte_position(part.start.offset) is None:
             return None
         return AppendTimes(self._client.stream(part.path, content_type=part.content_type), part)
@@ -244,7 +244,7 @@ class RangeReader:
             payload = payload.append_column(self._time, found.cast(self._schema.field(self._time).type))
         return payload
 
-    def _without_bad(self, part: Range, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
+    def _without_bad(self, part: StreamRange, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
         if self._bad_events in KEEPING:
             return _with_messages(payload)
         bad = payload.column("bad")
@@ -260,7 +260,7 @@ class RangeReader:
 
     # Streams of bytes
 
-    def _runs(self, stream: Stream, part: Range) -> Iterator[bytes]:
+    def _runs(self, stream: Stream, part: StreamRange) -> Iterator[bytes]:
         """Read the bytes from a position to an offset, and possibly some after it."""
         start, left = part.start, part.end.skip
         if start.offset != part.end.offset:
@@ -279,7 +279,7 @@ class RangeReader:
             if left:
                 raise DataLossError(f"{part.path} ended {left} bytes before {part.end}")
 
-    def _bytes(self, part: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _bytes(self, part: StreamRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows of a stream without messages: a row is a run of bytes, and its position is relative to the range."""
         stream = self._client.stream(part.path, content_type=part.content_type)
         kind = self._schema.field("value").type if "value" in self._names else pa.binary()
@@ -293,13 +293,13 @@ class RangeReader:
                 payload = self._ordered(payload, None if begin is None else np.array([begin + position]), times)
             yield position, payload
 
-    def _placed(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
+    def _placed(self, stream: Stream, part: StreamRange) -> Iterator[tuple[int, bytes]]:
         position = part.start.skip
         for run in self._runs(stream, part):
             yield position, run
             position += len(run)
 
-    def _text(self, stream: Stream, part: Range) -> Iterator[tuple[int, bytes]]:
+    def _text(self, stream: Stream, part: StreamRange) -> Iterator[tuple[int, bytes]]:
         """Runs of complete characters. A character belongs to the range in which it starts: that range is read up to
         the end of the character, and the next range skips the rest of it."""
         is_first = not part.start.skip and byte_position(part.start.offset) == 0
@@ -331,7 +331,7 @@ def _with_messages(payload: pa.RecordBatch) -> pa.RecordBatch:
     return payload.set_column(payload.schema.get_field_index("message"), "message", messages)
 
 
-def _starts(part: Range, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:
+def _starts(part: StreamRange, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:
     """The positions at which the messages of a response start, and that of the next message. If offsets count bytes, a
     position is a byte; otherwise it is a message number added to the byte at which the range starts. Both increase
     along the stream and cannot collide, because every message has at least one byte."""

@@ -16,13 +16,13 @@ from headwater.protocol.tables.content_type import parse_table_type
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, STREAM_COLUMNS, check_schema, ddl, values_type
 from headwater.spark.options import KEEPING, ReadOptions, WriteOptions, read_options, write_options
 from headwater.spark.planning import Planner
-from headwater.spark.rows import Encoder
+from headwater.spark.rows import MessageEncoder
 from headwater.spark.sinks import BatchWriter, StreamWriter
 from headwater.spark.sources import BatchReader, StreamReader
 from headwater.spark.tables.changes import ChangeEncoder, check_change_columns
 from headwater.spark.tables.columns import SCHEMA as TABLE_SCHEMA
 from headwater.spark.tables.columns import check_schema as check_table_schema
-from headwater.spark.tables.options import Use, table_read_options, table_write_options
+from headwater.spark.tables.options import OptionUse, table_read_options, table_write_options
 from headwater.spark.tables.planning import TablePlanner
 from headwater.spark.tables.sources import TableBatchReader, TableStreamReader
 from headwater.spark.targets import appended_as
@@ -68,8 +68,10 @@ class DurableStreamsFormat(DataSource):
     def _columns(self, options: ReadOptions) -> dict[str, str]:
         return {**self.columns, **BAD_COLUMNS} if options.bad_events in KEEPING else self.columns
 
-    def _encoder(self, schema: StructType, options: WriteOptions) -> Encoder:
-        return Encoder(schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite)
+    def _encoder(self, schema: StructType, options: WriteOptions) -> MessageEncoder:
+        return MessageEncoder(
+            schema, options.target, appended_as(options), state=self.state, non_finite=options.non_finite
+        )
 
 
 class StreamStateFormat(DurableStreamsFormat):
@@ -98,18 +100,18 @@ class StpFormat(DataSource):
 
     def schema(self) -> StructType:
         """Request the table, so that a wrong URL or a response that is not a table fails at once."""
-        options = table_read_options(self.options, Use.SCHEMA)
+        options = table_read_options(self.options, OptionUse.SCHEMA)
         with options.connection.open(patient=False) as client:
             TablePlanner(options, client).tail()
         return TABLE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_table_schema(schema)
-        return TableBatchReader(table_read_options(self.options, Use.BATCH), schema)
+        return TableBatchReader(table_read_options(self.options, OptionUse.BATCH), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         check_table_schema(schema)
-        return TableStreamReader(table_read_options(self.options, Use.STREAM), schema)
+        return TableStreamReader(table_read_options(self.options, OptionUse.STREAM), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         check_change_columns(schema)

@@ -21,7 +21,7 @@ import enum
 import msgspec
 
 from headwater import limits
-from headwater.client import Appended, Client, ProducerTuple, Stream
+from headwater.client import AppendResult, Client, ProducerTuple, Stream
 from headwater.errors import (
     BatchReusedError,
     BodyTooLargeError,
@@ -109,7 +109,7 @@ class Ledger:
         storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._request_bytes
         return [storage.store("", text[start : start + size]) for start in range(0, len(text), size)]
 
-    def _append_to(self, stream: Stream, body: bytes, producer: ProducerTuple) -> Appended:
+    def _append_to(self, stream: Stream, body: bytes, producer: ProducerTuple) -> AppendResult:
         """Append to an internal stream; create it if it does not exist."""
         try:
             return stream.append_body(body, producer=producer)

@@ -31,15 +31,15 @@ from headwater.errors import (
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
 from headwater.positions import BEGINNING, Position
-from headwater.spark.catalogue import Catalogue
+from headwater.spark.catalogue import StreamDirectory
 from headwater.spark.options import EARLIEST, LATEST, ReadOptions
 from headwater.spark.parallel import in_parallel
-from headwater.spark.positions import EARLIEST_PLACE, Place, Range, byte_position, incarnation, parse_place
+from headwater.spark.positions import EARLIEST_PLACE, StreamPlace, StreamRange, byte_position, incarnation, parse_place
 from headwater.spark.sharing import BatchLimits, Division, Walked, moment
 
 log = logging.getLogger(__name__)
 
-Places = Mapping[str, Place]
+Places = Mapping[str, StreamPlace]
 
 
 class Planner:
@@ -48,9 +48,9 @@ class Planner:
     def __init__(self, options: ReadOptions, client: Client) -> None:
         self._options = options
         self._client = client
-        self._catalogue = Catalogue(options, client)
-        self._inside: dict[str, tuple[Place, int]] = {}  # the byte at which a place inside a record is
-        self._next_times: dict[str, tuple[Place, int]] = {}  # of the first unread record of streams, in ms
+        self._catalogue = StreamDirectory(options, client)
+        self._inside: dict[str, tuple[StreamPlace, int]] = {}  # the byte at which a place inside a record is
+        self._next_times: dict[str, tuple[StreamPlace, int]] = {}  # of the first unread record of streams, in ms
         self._reported: set[str] = set()  # losses that were logged
 
     # Streams and their tails
@@ -75,7 +75,7 @@ class Planner:
             raise error
         return found
 
-    def resolve(self, wanted: str | dict[str, str], found: Mapping[str, StreamInfo]) -> dict[str, Place]:
+    def resolve(self, wanted: str | dict[str, str], found: Mapping[str, StreamInfo]) -> dict[str, StreamPlace]:
         """The positions in startingOffsets or endingOffsets."""
         default = wanted if isinstance(wanted, str) else None
         given = {} if isinstance(wanted, str) else wanted
@@ -86,7 +86,7 @@ class Planner:
         in_parallel(lambda path: self._check_place(path, places[path]), sorted(given.keys() & places.keys()))
         return places
 
-    def _check_place(self, path: str, place: Place) -> None:
+    def _check_place(self, path: str, place: StreamPlace) -> None:
         """Refuse a position that the stream does not have. Only servers with Headwater's extensions can check that."""
         stream = self._client.stream(path)
         if place != EARLIEST_PLACE and self._extends(stream):
@@ -97,16 +97,16 @@ class Planner:
 
     # The range of a batch
 
-    def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, Place]:
+    def advance(self, start: Places, ends: Mapping[str, StreamInfo], *, limited: bool) -> dict[str, StreamPlace]:
         """The end of a batch that starts at `start`: the tails of the streams, or where a limit is reached."""
         gone = {path for path in start.keys() - ends.keys() if self.is_wanted(path)}
         for path in sorted(gone):
             if not start[path].ended:
                 self._report_loss(path, start[path], "the stream does not exist any more")
         kept = {path: place for path, place in start.items() if path not in gone}  # also deselected streams
-        moved: dict[str, tuple[Place, Place]] = {}
+        moved: dict[str, tuple[StreamPlace, StreamPlace]] = {}
         for path, info in ends.items():
-            before, end = start.get(path, EARLIEST_PLACE), Place(info.tail_offset, ended=info.closed)
+            before, end = start.get(path, EARLIEST_PLACE), StreamPlace(info.tail_offset, ended=info.closed)
             if not (before.is_at(end) or _is_empty(before, end)):
                 moved[path] = (before, end)
             elif end.ended:
@@ -122,7 +122,7 @@ class Planner:
             return kept | Division(self, behind, most).places()
         return kept | {path: end for path, (_, end) in behind.items()}
 
-    def _checked(self, path: str, before: Place, end: Place) -> Place:
+    def _checked(self, path: str, before: StreamPlace, end: StreamPlace) -> StreamPlace:
         """Where to continue: where the query stopped, if the stream still has that position."""
         if before.ended:
             return self._after_end(path, before)
@@ -131,7 +131,7 @@ class Planner:
             return EARLIEST_PLACE
         return before
 
-    def _after_end(self, path: str, before: Place) -> Place:
+    def _after_end(self, path: str, before: StreamPlace) -> StreamPlace:
         """Where to continue in a stream that was read to its end and has data after it: it was created again, or the
         server was restored to a state in which it was not closed."""
         stream = self._client.stream(path)
@@ -144,11 +144,11 @@ class Planner:
             return EARLIEST_PLACE
         except (OffsetGoneError, InvalidOffsetError, StreamNotFoundError, StreamGoneError):
             return EARLIEST_PLACE
-        return Place(before.offset, before.skip, before.end)
+        return StreamPlace(before.offset, before.skip, before.end)
 
     # What the division of limits asks (`sharing.StreamSurvey`)
 
-    def walk(self, shares: Mapping[str, tuple[Place, Place, BatchLimits]]) -> dict[str, Walked]:
+    def walk(self, shares: Mapping[str, tuple[StreamPlace, StreamPlace, BatchLimits]]) -> dict[str, Walked]:
         walks = [_Walk(self, path, start, end) for path, (start, end, _) in shares.items()]
         ends = in_parallel(lambda one: one[0].bounded(one[1]), [(w, shares[w.path][2]) for w in walks])
         found = {}
@@ -157,7 +157,7 @@ class Planner:
             found[walk.path] = Walked(tail if end.is_at(tail) else end, walk.records, walk.bytes, walk.records_in)
         return found
 
-    def next_times(self, places: Mapping[str, Place]) -> dict[str, int] | None:
+    def next_times(self, places: Mapping[str, StreamPlace]) -> dict[str, int] | None:
         """Times are kept for places that were asked for, because most streams stay where they are in a batch."""
         if self._catalogue.extended is False:
             return None
@@ -171,7 +171,7 @@ class Planner:
         self._next_times |= {path: (places[path], at) for path, at in zip(unknown, times, strict=True)}
         return {path: self._next_times[path][1] for path in places}
 
-    def _next_time(self, path: str, place: Place) -> int:
+    def _next_time(self, path: str, place: StreamPlace) -> int:
         at = self._byte_of(path, place)
         for page in self._client.stream(path).record_times(offset=place.offset, page=limits.RECORDS_PAGE_DEFAULT):
             first = byte_position(page.offset) or 0
@@ -180,7 +180,7 @@ class Planner:
                 return page.times_ms[number]
         return 0  # the stream was deleted meanwhile, which reading it will tell
 
-    def _byte_of(self, path: str, place: Place) -> int:
+    def _byte_of(self, path: str, place: StreamPlace) -> int:
         """The byte of the stream at which a place is, which may be inside a record."""
         begin = byte_position(place.offset) or 0
         if not place.skip or not self.is_json(path):
@@ -192,20 +192,20 @@ class Planner:
             self._inside[path] = known
         return known[1]
 
-    def bytes_until(self, ends: Mapping[str, tuple[Place, int]]) -> dict[str, tuple[Place, int]]:
-        def measure(path: str) -> tuple[Place, int]:
+    def bytes_until(self, ends: Mapping[str, tuple[StreamPlace, int]]) -> dict[str, tuple[StreamPlace, int]]:
+        def measure(path: str) -> tuple[StreamPlace, int]:
             start, at_ms = ends[path]
             cut = self._client.stream(path).offset_at(moment(at_ms))
-            return Place(cut), (byte_position(cut) or 0) - self._byte_of(path, start)
+            return StreamPlace(cut), (byte_position(cut) or 0) - self._byte_of(path, start)
 
         return dict(zip(ends, in_parallel(measure, ends), strict=True))
 
-    def size(self, start: Place, end: Place) -> int:
+    def size(self, start: StreamPlace, end: StreamPlace) -> int:
         return _size(start, end)
 
     # The parts of a batch
 
-    def partitions(self, start: Places, end: Places) -> list[list[Range]]:
+    def partitions(self, start: Places, end: Places) -> list[list[StreamRange]]:
         """The ranges of a batch, for as many tasks as the options say or the size requires."""
         moved = {path: (start.get(path, EARLIEST_PLACE), place) for path, place in sorted(end.items())}
         moved = {path: places for path, places in moved.items() if not places[0].is_at(places[1])}
@@ -226,7 +226,7 @@ class Planner:
             return [[part] for part in ranges]
         return [ranges[len(ranges) * i // most : len(ranges) * (i + 1) // most] for i in range(most)]
 
-    def _wanted_parts(self, moved: Mapping[str, tuple[Place, Place]]) -> dict[str, int]:
+    def _wanted_parts(self, moved: Mapping[str, tuple[StreamPlace, StreamPlace]]) -> dict[str, int]:
         sizes = {path: _size(*places) for path, places in moved.items()}
         total, options = sum(sizes.values()) or 1, self._options
         return {
@@ -234,7 +234,7 @@ class Planner:
             for path, size in sizes.items()
         }
 
-    def _whole_range(self, path: str, before: Place, after: Place) -> list[Range]:
+    def _whole_range(self, path: str, before: StreamPlace, after: StreamPlace) -> list[StreamRange]:
         """A range as one part, planned without a request; empty if the server has to be asked. Its offsets contain the
         incarnation of the stream, so a task notices if the stream was created again."""
         seen = self._catalogue.seen(path)
@@ -245,12 +245,12 @@ class Planner:
         if before.offset == BEGINNING:
             if seen.first_offset is None or incarnation(seen.tail_offset) != incarnation(after.offset):
                 return []
-            before = Place(seen.first_offset, before.skip)
+            before = StreamPlace(seen.first_offset, before.skip)
         elif incarnation(before.offset) != incarnation(after.offset):
             return []
         return [self._range(path, before, Position(after.offset, after.skip))]
 
-    def _ranges(self, path: str, before: Place, after: Place, wanted: int) -> Iterator[Range]:
+    def _ranges(self, path: str, before: StreamPlace, after: StreamPlace, wanted: int) -> Iterator[StreamRange]:
         try:
             start, cuts = self.parts(path, before, after, wanted)
             if start.offset != before.offset != BEGINNING and not self._has(path, after):
@@ -264,11 +264,11 @@ class Planner:
         for begin, end in pairwise([before, *map(Position, cuts), last]):
             yield self._range(path, begin, end)
 
-    def _range(self, path: str, start: Position, end: Position) -> Range:
+    def _range(self, path: str, start: Position, end: Position) -> StreamRange:
         content_type = self._catalogue.find(path).content_type
-        return Range(path, content_type, start, end, self._catalogue.extended is True)
+        return StreamRange(path, content_type, start, end, self._catalogue.extended is True)
 
-    def _has(self, path: str, place: Place) -> bool:
+    def _has(self, path: str, place: StreamPlace) -> bool:
         try:
             self._client.stream(path).splits(until=place.offset, parts=1)
         except (OffsetGoneError, InvalidOffsetError):
@@ -277,7 +277,7 @@ class Planner:
             return not self._catalogue.extended
         return True
 
-    def parts(self, path: str, before: Place, after: Place, wanted: int) -> tuple[Place, list[str]]:
+    def parts(self, path: str, before: StreamPlace, after: StreamPlace, wanted: int) -> tuple[StreamPlace, list[str]]:
         """The start of a range, and where to split it. If the stream was created again, it starts at the beginning."""
         if self._catalogue.extended is False:
             if after < before:
@@ -304,7 +304,7 @@ class Planner:
         if (
             before.offset == BEGINNING
         ):  # the first offset has the incarnation, which tells a stream from a later one at its path
-            before = Place(found.offset, before.skip, before.end)
+            before = StreamPlace(found.offset, before.skip, before.end)
         return before, found.splits
 
     def _extends(self, stream: Stream) -> bool:
@@ -325,7 +325,7 @@ class Planner:
                 return self._extends(self._client.stream(path))
         return None
 
-    def first_cut(self, path: str, place: Place, end: Place, size: int) -> Place | None:
+    def first_cut(self, path: str, place: StreamPlace, end: StreamPlace, size: int) -> StreamPlace | None:
         """The last offset at most this many bytes after another where a read may end; None if the server has none."""
         stream = self._client.stream(path)
         if not self._extends(stream):
@@ -333,16 +333,16 @@ class Planner:
         if _bytes_between(place, end) is not None and _size(place, end) <= size:
             return end
         found = stream.splits(offset=place.offset, until=end.offset, part_bytes=size, limit=1)
-        return Place(found.splits[0]) if found.splits else Place(found.until)
+        return StreamPlace(found.splits[0]) if found.splits else StreamPlace(found.until)
 
-    def reader_of(self, path: str, place: Place, end: Place, wanted: Any) -> Reader[Any]:
+    def reader_of(self, path: str, place: StreamPlace, end: StreamPlace, wanted: Any) -> Reader[Any]:
         stream = self._client.stream(path)
         return stream.read(type=wanted, offset=place, until=end.offset)
 
     def is_json(self, path: str) -> bool:
         return kind_of(self._catalogue.find(path).content_type) is ContentKind.JSON
 
-    def _report_loss(self, path: str, before: Place, what: str) -> None:
+    def _report_loss(self, path: str, before: StreamPlace, what: str) -> None:
         told = f"{path}: unread data after {before} is lost: {what}"
         if self._options.fail_on_data_loss:
             raise DataLossError(told)
@@ -362,7 +362,7 @@ class _Sizes:
 class _Walk:
     """Finds how far a batch can read within its limits."""
 
-    def __init__(self, planner: Planner, path: str, start: Place, end: Place) -> None:
+    def __init__(self, planner: Planner, path: str, start: StreamPlace, end: StreamPlace) -> None:
         self._planner = planner
         self.path = path
         self._start = start
@@ -371,7 +371,7 @@ class _Walk:
         self.records = 0
         self.bytes = 0
 
-    def bounded(self, share: BatchLimits) -> Place:
+    def bounded(self, share: BatchLimits) -> StreamPlace:
         """The position after this many records or bytes."""
         end, (records, size) = self._end, share
         if size is not None and not self._start.skip:
@@ -390,7 +390,7 @@ class _Walk:
         """The number of messages in the first bytes."""
         return bisect_right(list(accumulate(self._sizes)), size) if self._sizes else self.records
 
-    def _counted_bytes(self, end: Place, size: int) -> Place:
+    def _counted_bytes(self, end: StreamPlace, size: int) -> StreamPlace:
         """The same for a stream of bytes, which can be split anywhere."""
         place = self._start
         with self._planner.reader_of(self.path, place, end, bytes) as reader:
@@ -401,10 +401,10 @@ class _Walk:
                     self.bytes += taken
                     return place.after(taken, batch.position.reached)
                 self.bytes += len(data)
-                place = Place(batch.offset, batch.skip, batch.position.end)
+                place = StreamPlace(batch.offset, batch.skip, batch.position.end)
         return end
 
-    def _counted(self, end: Place, records: int | None, size: int | None) -> Place:
+    def _counted(self, end: StreamPlace, records: int | None, size: int | None) -> StreamPlace:
         """Read the messages and count them, because the number of messages is not known otherwise."""
         place = self._start
         with self._planner.reader_of(self.path, place, end, _Sizes()) as reader:
@@ -412,7 +412,7 @@ class _Walk:
                 taken = self._take(batch.items, records, size)
                 if taken < len(batch.items):
                     return self._at_boundary(place, batch.items[:taken], batch.position.reached)
-                place = Place(batch.offset, batch.skip, batch.position.end)
+                place = StreamPlace(batch.offset, batch.skip, batch.position.end)
         return end
 
     def _take(self, sizes: list[int], records: int | None, size: int | None) -> int:
@@ -430,7 +430,7 @@ class _Walk:
         self._sizes += sizes[:taken]
         return taken
 
-    def _at_boundary(self, place: Place, taken: list[int], reached: str) -> Place:
+    def _at_boundary(self, place: StreamPlace, taken: list[int], reached: str) -> StreamPlace:
         """The end of a batch that reads some messages after a position: at an offset if one is near, which makes the
         next range cacheable, otherwise inside an append."""
         inside = place.after(len(taken), reached)
@@ -451,10 +451,10 @@ class _Walk:
         return near
 
 
-def _place(word: str, info: StreamInfo) -> Place:
+def _place(word: str, info: StreamInfo) -> StreamPlace:
     if word.lower() == EARLIEST:
         return EARLIEST_PLACE
-    return Place(info.tail_offset, ended=info.closed) if word.lower() == LATEST else parse_place(word)
+    return StreamPlace(info.tail_offset, ended=info.closed) if word.lower() == LATEST else parse_place(word)
 
 
 def _character_boundary(data: bytes, most: int) -> int:
@@ -470,23 +470,23 @@ def _character_boundary(data: bytes, most: int) -> int:
     return cut
 
 
-def _is_empty(before: Place, after: Place) -> bool:
+def _is_empty(before: StreamPlace, after: StreamPlace) -> bool:
     """Whether a range is certainly empty: it starts and ends at the beginning, written in two ways."""
     return before.is_at(EARLIEST_PLACE) and not after.skip and byte_position(after.offset) == 0
 
 
-def _is_elsewhere(before: Place, end: Place) -> bool:
+def _is_elsewhere(before: StreamPlace, end: StreamPlace) -> bool:
     """Whether two positions have different incarnations: a fork and its source, or a stream that was created again."""
     is_new = before.ended or before == EARLIEST_PLACE or end < before
     return not is_new and incarnation(before.offset) != incarnation(end.offset)
 
 
-def _size(before: Place, after: Place) -> int:
+def _size(before: StreamPlace, after: StreamPlace) -> int:
     """The approximate size of a range in bytes; 1 if the offsets do not count bytes."""
     return max(1, _bytes_between(before, after) or 0)
 
 
-def _bytes_between(before: Place, after: Place) -> int | None:
+def _bytes_between(before: StreamPlace, after: StreamPlace) -> int | None:
     start, end = byte_position(before.offset), byte_position(after.offset)
     return end - start if start is not None and end is not None else None
 
@@ -496,5 +496,5 @@ def to_json(places: Places) -> dict[str, str]:
     return {path: str(place) for path, place in sorted(places.items())}
 
 
-def from_json(offset: Mapping[str, str]) -> dict[str, Place]:
+def from_json(offset: Mapping[str, str]) -> dict[str, StreamPlace]:
     return {path: parse_place(place) for path, place in offset.items()}

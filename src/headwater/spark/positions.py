@@ -15,31 +15,31 @@ from headwater.positions import BEGINNING, NOW, Position
 _NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
 
 
-class Place(Position, frozen=True):
+class StreamPlace(Position, frozen=True):
     ended: bool = False
 
     def __str__(self) -> str:
         text = Position.__str__(self)
         return f"{text}{_ENDED}" if self.ended else text
 
-    def is_at(self, other: Place) -> bool:
+    def is_at(self, other: StreamPlace) -> bool:
         return (self.offset, self.skip) == (other.offset, other.skip)
 
 
 _ENDED = " ended"
-EARLIEST_PLACE = Place()
+EARLIEST_PLACE = StreamPlace()
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> StreamPlace:
     try:
-        place = Place.parse(text.removesuffix(_ENDED))
+        place = StreamPlace.parse(text.removesuffix(_ENDED))
     except ValueError:
-        place = Place(NOW)
+        place = StreamPlace(NOW)
     if place.offset == NOW:
         raise OptionError(
             f"a position must be earliest, latest, an offset of the server, or offset+count, got {text[:80]!r}"
         )
-    return Place(place.offset, place.skip, place.end, text.endswith(_ENDED))
+    return StreamPlace(place.offset, place.skip, place.end, text.endswith(_ENDED))
 
 
 def incarnation(offset: str) -> str | None:
@@ -74,7 +74,7 @@ def bytes_between(place: Position, end: Position) -> int | None:
     return last - first if is_same and last >= first else last
 
 
-class Range(msgspec.Struct, frozen=True):
+class StreamRange(msgspec.Struct, frozen=True):
     """The range of one stream that one task reads."""
 
     path: str

@@ -27,12 +27,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.client import Client
 from headwater.errors import OptionError
-from headwater.spark.catalogue import Streams
-from headwater.spark.positions import Place, bytes_between, parse_place
+from headwater.spark.catalogue import NamedStreams
+from headwater.spark.positions import StreamPlace, bytes_between, parse_place
 
 log = logging.getLogger(__name__)
 
-Offsets = dict[str, Place] | int  # of streams, or the SeqNo of a table's last row
+Offsets = dict[str, StreamPlace] | int  # of streams, or the SeqNo of a table's last row
 
 
 class StreamLag(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def _source_lag(source: SourceProgress, client: Client | None) -> list[StreamLag
     return _lag(read, ends, _row_bytes(source)) if isinstance(read, dict) and isinstance(ends, dict) else []
 
 
-class Progress(StreamingQueryListener):
+class QueryProgress(StreamingQueryListener):
     """Logs a line for every batch of the queries of a session: `spark.streams.addListener(Progress())`.
 
     If given, `report` is called with each progress report and the lag after it.
@@ -120,10 +120,10 @@ def summary(behind: list[StreamLag]) -> str:
     return told if most is None else f"{told}, most in {most}"
 
 
-def _lag(read: dict[str, Place], ends: dict[str, Place], row_bytes: float | None) -> list[StreamLag]:
+def _lag(read: dict[str, StreamPlace], ends: dict[str, StreamPlace], row_bytes: float | None) -> list[StreamLag]:
     found = []
     for path, end in ends.items():
-        place = read.get(path, Place())
+        place = read.get(path, StreamPlace())
         size = 0 if place.is_at(end) else bytes_between(place, end)
         rows = 0 if size == 0 else None if size is None or row_bytes is None else max(1, round(size / row_bytes))
         found.append(StreamLag(path, size, rows))
@@ -135,7 +135,7 @@ def _row_bytes(source: SourceProgress) -> float | None:
     start, end = _parse(source.startOffset), _parse(source.endOffset)
     if not isinstance(start, dict) or not isinstance(end, dict) or not source.numInputRows:
         return None
-    sizes = [bytes_between(start.get(path, Place()), place) for path, place in end.items()]
+    sizes = [bytes_between(start.get(path, StreamPlace()), place) for path, place in end.items()]
     total = sum(size for size in sizes if size is not None)
     return total / source.numInputRows if total else None
 
@@ -154,12 +154,12 @@ def _parse(text: str | None) -> Offsets | None:
     return None
 
 
-def _now(client: Client, read: dict[str, Place]) -> dict[str, Place]:
+def _now(client: Client, read: dict[str, StreamPlace]) -> dict[str, StreamPlace]:
     """The current tails of streams, without deleted streams."""
-    return {path: Place(info.tail_offset) for path, info in Streams(client).named(read).items()}
+    return {path: StreamPlace(info.tail_offset) for path, info in NamedStreams(client).named(read).items()}
 
 
-def _committed(checkpoint: str | os.PathLike[str]) -> list[dict[str, Place]]:
+def _committed(checkpoint: str | os.PathLike[str]) -> list[dict[str, StreamPlace]]:
     """The positions of a query after its last finished batch: a map for each source."""
     parts = urlsplit(os.fspath(checkpoint))
     directory = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint)

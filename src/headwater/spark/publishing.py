@@ -24,7 +24,7 @@ from headwater.errors import (
     StaleEpochError,
 )
 from headwater.spark.appending import Appending, is_final, joined
-from headwater.spark.catalogue import Streams
+from headwater.spark.catalogue import NamedStreams
 from headwater.spark.ledger import Ledger, Listed, Retention
 from headwater.spark.options import WriteOptions
 from headwater.spark.staging import RowChunk, Storage, StoredRowsGoneError, discard, place_of
@@ -98,7 +98,7 @@ class Publisher:
         """Refuse a batch that a target does not accept, before its list is written."""
         if self._options.target is None:
             targets = dict.fromkeys(chunk.target for chunk in chunks)
-            found = Streams(self._client).named(targets, ask_twice=False)
+            found = NamedStreams(self._client).named(targets, ask_twice=False)
             self._missing = targets.keys() - found.keys()
             for target in targets:
                 check_stream(msgspec.structs.replace(self._options, target=target), found.get(target))

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from headwater.client import Client
 
 
-class Part(InputPartition):
+class TaskInput(InputPartition):
     """The input of one task."""
 
     def __init__(self, ranges: Sequence[Any]) -> None:

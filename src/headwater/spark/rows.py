@@ -24,7 +24,7 @@ _EVENT = ("type", "key", "operation", "value", "old_value", "txid", "timestamp",
 _encode = msgspec.json.Encoder().encode
 
 
-class Encoder:
+class MessageEncoder:
     """Converts batches of a schema to targets and messages."""
 
     def __init__(

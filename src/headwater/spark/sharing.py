@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from headwater import limits
-from headwater.spark.positions import Place
+from headwater.spark.positions import StreamPlace
 
 BatchLimits = Sequence[int | None]  # records, bytes
 
@@ -26,7 +26,7 @@ BatchLimits = Sequence[int | None]  # records, bytes
 class Walked(msgspec.Struct, frozen=True):
     """How far one stream can be read, and what that counts for."""
 
-    end: Place
+    end: StreamPlace
     records: int
     size: int
     records_in: Callable[[int], int]  # the first bytes
@@ -35,30 +35,32 @@ class Walked(msgspec.Struct, frozen=True):
 class StreamSurvey(Protocol):
     """What the division asks about streams. Each call is for many streams at a time."""
 
-    def walk(self, shares: Mapping[str, tuple[Place, Place, BatchLimits]]) -> dict[str, Walked]:
+    def walk(self, shares: Mapping[str, tuple[StreamPlace, StreamPlace, BatchLimits]]) -> dict[str, Walked]:
         """How far each stream can be read within its share, which is at least one message."""
 
-    def next_times(self, places: Mapping[str, Place]) -> dict[str, int] | None:
+    def next_times(self, places: Mapping[str, StreamPlace]) -> dict[str, int] | None:
         """The time of the first unread record of each stream, in ms; None if the server has no times."""
 
-    def bytes_until(self, ends: Mapping[str, tuple[Place, int]]) -> dict[str, tuple[Place, int]]:
+    def bytes_until(self, ends: Mapping[str, tuple[StreamPlace, int]]) -> dict[str, tuple[StreamPlace, int]]:
         """For each stream, the place of the first record at or after a time in ms, and the bytes up to it."""
 
-    def size(self, start: Place, end: Place) -> int:
+    def size(self, start: StreamPlace, end: StreamPlace) -> int:
         """The bytes between two places, at least 1."""
 
 
 class Division:
     """One batch. `behind` has the place and the end of each stream with unread data."""
 
-    def __init__(self, streams: StreamSurvey, behind: Mapping[str, tuple[Place, Place]], most: BatchLimits) -> None:
+    def __init__(
+        self, streams: StreamSurvey, behind: Mapping[str, tuple[StreamPlace, StreamPlace]], most: BatchLimits
+    ) -> None:
         self._streams = streams
         self._behind = behind
         self._left: list[int | None] = list(most)
         self._places = {path: start for path, (start, _) in behind.items()}
         self._has_advanced = False
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, StreamPlace]:
         """The end of the batch in each stream that is read."""
         times = self._streams.next_times(self._places) if self._behind else {}
         if times is None:

@@ -34,7 +34,7 @@ class RowEncoder(Protocol):
 MakeEncoder: TypeAlias = Callable[[StructType, WriteOptions], RowEncoder]  # the options have a content type
 
 
-class Gathered(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """The result of one task."""
 
     def __init__(self, writer: str, partition: int, chunks: list[RowChunk], content: Content | None) -> None:
@@ -59,7 +59,7 @@ class _Writing:
         self._options = msgspec.structs.replace(options, content_type=content_type)
         self._encoder = encoder(schema, self._options)
 
-    def _gather(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int) -> Gathered:
+    def _gather(self, iterator: Iterator[pa.RecordBatch], writer: str, batch: int) -> TaskResult:
         keep_memory()
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -70,7 +70,7 @@ class _Writing:
             for rows in iterator:
                 for target, messages in self._encoder.encode(rows):
                     gatherer.add(target, messages)
-            gathered = Gathered(writer, partition, gatherer.finish(), gatherer.content)
+            gathered = TaskResult(writer, partition, gatherer.finish(), gatherer.content)
         freeze_imports()
         return gathered
 
@@ -83,7 +83,7 @@ class _Writing:
                 made_from = self._made_from(gathered, batch)
                 publisher.publish(batch, [message.chunks for message in gathered], made_from)
 
-    def _made_from(self, gathered: list[Gathered], batch: int) -> str:
+    def _made_from(self, gathered: list[TaskResult], batch: int) -> str:
         contents = [message.content for message in gathered if message.content is not None]
         return str(sum_of(contents)) if len(contents) == len(gathered) else ""
 
@@ -98,8 +98,8 @@ class _Writing:
                     return  # the server may not be reachable; the staged rows expire by themselves
 
 
-def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Gathered]:
-    found = [message for message in messages if isinstance(message, Gathered)]
+def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
+    found = [message for message in messages if isinstance(message, TaskResult)]
     return sorted(found, key=lambda message: message.partition)
 
 
@@ -157,7 +157,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._offsets = offsets_directory(options.checkpoint)
         self._summed = self._offsets is None and options.check_repeats
 
-    def _made_from(self, gathered: list[Gathered], batch: int) -> str:
+    def _made_from(self, gathered: list[TaskResult], batch: int) -> str:
         """Prefer offsets to rows, because a query that is not deterministic has other rows in every attempt."""
         if self._offsets is None:
             return super()._made_from(gathered, batch)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headwater import limits
 from headwater.client import Client, ProducerTuple
 from headwater.errors import StreamNotFoundError
-from headwater.spark.positions import Range
+from headwater.spark.positions import StreamRange
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class SkippedEvents:
     else. If the range is read again, by a retried task or a replayed batch, the server recognises the duplicates.
     """
 
-    def __init__(self, client: Client, part: Range, dead_letters: str | None, fitting: str) -> None:
+    def __init__(self, client: Client, part: StreamRange, dead_letters: str | None, fitting: str) -> None:
         self._client = client
         self._part = part
         self._fitting = fitting
@@ -67,6 +67,6 @@ class SkippedEvents:
         self._held, self._held_bytes, self._appended = [], 0, self._appended + 1
 
 
-def _name(part: Range, fitting: str) -> str:
+def _name(part: StreamRange, fitting: str) -> str:
     named = msgspec.json.encode([part.path, str(part.start), part.end.offset, part.end.skip, fitting])
     return hashlib.sha256(named).hexdigest()[:24]

@@ -22,7 +22,7 @@ from headwater.protocol.globs import fixed_part
 from headwater.spark.options import ReadOptions
 from headwater.spark.parallel import in_parallel
 from headwater.spark.planning import Planner
-from headwater.spark.positions import Place, Range, SnapshotOf, byte_position
+from headwater.spark.positions import SnapshotOf, StreamPlace, StreamRange, byte_position
 from headwater.state.bootstrap import SNAPSHOTS, newest_first
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 _NEEDED = (StructField("order", LongType()), StructField("control", StringType()))
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class StateSnapshot(msgspec.Struct, frozen=True):
     info: StreamInfo
     offset: str  # in the stream whose state at this offset it has
 
 
-def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place]) -> dict[str, Snapshot]:
+def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, StreamPlace]) -> dict[str, StateSnapshot]:
     """The newest snapshot of each stream up to its end. A stream without one is read from its beginning."""
     prefixes = [f"{path}{SNAPSHOTS}" for path in end] if options.pattern is None else [fixed_part(options.pattern)]
     by_stream: dict[str, dict[str, StreamInfo]] = defaultdict(dict)
@@ -46,11 +46,11 @@ def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Place
     except (RequestError, ProtocolError) as error:
         raise OptionError(f"snapshot needs a server that lists its streams; use earliest: {error}") from error
 
-    def newest(path: str) -> Snapshot | None:
+    def newest(path: str) -> StateSnapshot | None:
         infos = by_stream[path]
         for name, offset in newest_first(infos.values(), path):
             if offset <= end[path].offset and _has(client, path, offset):
-                return Snapshot(infos[name], offset)
+                return StateSnapshot(infos[name], offset)
         return None
 
     paths = sorted(by_stream.keys() & end.keys())
@@ -69,15 +69,18 @@ def _has(client: Client, path: str, offset: str) -> bool:
 
 
 def partitions(
-    planner: Planner, start: Mapping[str, Place], end: Mapping[str, Place], snapshots: Mapping[str, Snapshot]
-) -> list[list[Range]]:
+    planner: Planner,
+    start: Mapping[str, StreamPlace],
+    end: Mapping[str, StreamPlace],
+    snapshots: Mapping[str, StateSnapshot],
+) -> list[list[StreamRange]]:
     """The ranges of the snapshots and of the events after them."""
     begin, stop = dict(start), dict(end)
     of: dict[str, SnapshotOf] = {}
     for path, snapshot in snapshots.items():
         info = snapshot.info
-        begin |= {path: Place(snapshot.offset), info.path: Place()}
-        stop[info.path] = Place(info.tail_offset)
+        begin |= {path: StreamPlace(snapshot.offset), info.path: StreamPlace()}
+        stop[info.path] = StreamPlace(info.tail_offset)
         of[info.path] = SnapshotOf(path, snapshot.offset, info.tail_offset)
     found = planner.partitions(begin, stop)
     return [[msgspec.structs.replace(part, snapshot_of=of.get(part.path)) for part in ranges] for ranges in found]
@@ -89,7 +92,7 @@ def with_needed(schema: StructType) -> StructType:
 
 
 def rows_of(
-    part: Range, of: SnapshotOf, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+    part: StreamRange, of: SnapshotOf, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The events of a snapshot as rows of its stream."""
     is_whole = part.end.offset != of.tail

@@ -22,9 +22,9 @@ from headwater.spark.bounds import Bounds
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import SNAPSHOT, ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
-from headwater.spark.querying import Part, QueryReader
+from headwater.spark.querying import QueryReader, TaskInput
 from headwater.spark.snapshots import find_snapshots, partitions
-from headwater.spark.watching import Watcher
+from headwater.spark.watching import TailWatcher
 from headwater.spark.workers import freeze_imports, keep_memory
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class _Reading:
         self._state = state
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):
+        if not isinstance(partition, TaskInput):
             return  # Spark's own partition, if there is nothing to read
         keep_memory()
         with self._options.connection.open() as client:
@@ -79,7 +79,7 @@ class BatchReader(_Reading, DataSourceReader):
             start, end = bounds.start(found), bounds.end(found)
             bounds.check_order(start, end)
             snapshots = find_snapshots(options, client, end) if options.starting == SNAPSHOT else {}
-            return [Part(ranges) for ranges in partitions(planner, start, end, snapshots)]
+            return [TaskInput(ranges) for ranges in partitions(planner, start, end, snapshots)]
 
 
 class StreamReader(_Reading, QueryReader["_Driver"]):
@@ -113,14 +113,14 @@ class StreamReader(_Reading, QueryReader["_Driver"]):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         found = self._here.planner.partitions(from_json(start), from_json(end))
-        return [Part(ranges) for ranges in found]
+        return [TaskInput(ranges) for ranges in found]
 
 
 class _Driver:
     def __init__(self, options: ReadOptions) -> None:
         self.client = options.connection.open()
         self.planner = Planner(options, self.client)
-        self.watcher = Watcher(self.client)
+        self.watcher = TailWatcher(self.client)
         self.seen: dict[str, StreamInfo] = {}
 
     def look(self) -> dict[str, StreamInfo]:

@@ -20,7 +20,7 @@ from headwater.spark.options import WriteOptions
 _JSON = "application/json"
 
 
-class Target(Protocol):
+class SinkTarget(Protocol):
     def create(self) -> None: ...
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
@@ -75,7 +75,7 @@ class TableTarget:
         self._table.append_body(body, producer=producer)
 
 
-def open_target(client: Client, options: WriteOptions, name: str) -> Target:
+def open_target(client: Client, options: WriteOptions, name: str) -> SinkTarget:
     """Make the target with this name. Sends no request. `check_target_type` has found its content type."""
     return (TableTarget if options.is_table else StreamTarget)(client, name, options)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headwater.client import RecordTimes, Stream
 from headwater.errors import ProtocolError
-from headwater.spark.positions import Range, byte_position
+from headwater.spark.positions import StreamRange, byte_position
 
 Numbers = npt.NDArray[np.int64]
 _UNKNOWN = np.iinfo(np.int64).min
@@ -20,7 +20,7 @@ _UNKNOWN = np.iinfo(np.int64).min
 class AppendTimes:
     """The times of one range, fetched in pages as its messages are read. Empty on servers without record times."""
 
-    def __init__(self, stream: Stream, part: Range) -> None:
+    def __init__(self, stream: Stream, part: StreamRange) -> None:
         self._pages = iter(_pages(stream, part))
         self._ends: Numbers = np.empty(0, np.int64)
         self._times: Numbers = np.array([_UNKNOWN])  # one more than `_ends`, for messages after the last end
@@ -45,7 +45,7 @@ class AppendTimes:
         self._ends, self._times = np.concatenate(ends), np.concatenate([*times, [_UNKNOWN]])
 
 
-def _pages(stream: Stream, part: Range) -> Iterator[RecordTimes]:
+def _pages(stream: Stream, part: StreamRange) -> Iterator[RecordTimes]:
     """Request the next page while the messages of the current one are read."""
     if not part.exact:
         return

@@ -15,7 +15,7 @@ from headwater.client import Client
 from headwater.errors import HeadwaterError
 
 
-class Watcher:
+class TailWatcher:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._changed = threading.Condition()
@@ -55,7 +55,7 @@ class Watcher:
                     return
 
 
-class TableWatcher(Watcher):
+class TableWatcher(TailWatcher):
     """The same for tables, whose ends are SeqNos."""
 
     def _until_past(self, path: str, offset: str) -> None:

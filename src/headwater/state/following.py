@@ -69,7 +69,7 @@ EVENTS = EventDecoder(msgspec.Raw)
 _NO_LOCK = contextlib.nullcontext()
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class FollowSettings(msgspec.Struct, frozen=True, kw_only=True):
     live: LiveMode
     checkpoint: Path | None
     checkpoint_every_s: float
@@ -84,7 +84,7 @@ class Following:
     Only at an offset is an append known to be complete. Until then, the events stay staged.
     """
 
-    def __init__(self, url: str, definition: StateDefinition, settings: Settings, database: Database) -> None:
+    def __init__(self, url: str, definition: StateDefinition, settings: FollowSettings, database: Database) -> None:
         taken = RESERVED.intersection(definition)
         if taken:
             raise ValueError(f"these names of collections are reserved: {', '.join(sorted(taken))}")
@@ -212,7 +212,7 @@ class FollowedState(StateHolder, Unpicklable):
     definition: StateDefinition
     _database: Database
     _following: Following
-    _settings: Settings
+    _settings: FollowSettings
     _closing: bool
     _over: bool
     _worker: object | None  # the task or thread that follows the stream
@@ -358,10 +358,10 @@ def settings_of(
     snapshots: bool,
     on_error: Callable[[Exception], Any] | None,
     at: str | datetime | None = None,
-) -> Settings:
+) -> FollowSettings:
     if at is not None:
         _check_at(at, live, checkpoint)
-    return Settings(
+    return FollowSettings(
         at=at,
         live=live if at is None else False,
         checkpoint=None if checkpoint is None else Path(checkpoint),

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from headwater.cli.demo import _board, _line
-from headwater.demo.watching import Flow, Phase, Spark, Status
+from headwater.demo.watching import Flow, Spark, SparkPhase, Status
 
 LONG = '{"type":"order","key":"order-1","value":"\x1b[2J' + "x" * 300 + '"}'
 
 
-def status(phase: Phase) -> Status:
-    has_begun = phase is not Phase.STARTING
+def status(phase: SparkPhase) -> Status:
+    has_begun = phase is not SparkPhase.STARTING
     spark = Spark(
         phase=phase,
         taken=Flow("taken", 1_000 if has_begun else 0, 90.0),
@@ -41,7 +41,7 @@ def status(phase: Phase) -> Status:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_board_fits_and_shows_every_flow(width: int) -> None:
     text = io.StringIO()
-    Console(file=text, width=width, highlight=False).print(_board(status(Phase.CATCHING_UP)))
+    Console(file=text, width=width, highlight=False).print(_board(status(SparkPhase.CATCHING_UP)))
     lines = text.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     assert "\x1b" not in text.getvalue()
@@ -55,10 +55,10 @@ def test_the_board_fits_and_shows_every_flow(width: int) -> None:
 
 
 def test_a_lag_is_shown_before_spark_has_begun() -> None:
-    assert _line(status(Phase.STARTING)) == " 12.0 s  shop 1,500 (200/s)  Spark starting, 7.2 s behind"
+    assert _line(status(SparkPhase.STARTING)) == " 12.0 s  shop 1,500 (200/s)  Spark starting, 7.2 s behind"
 
 
 def test_a_line_has_everything() -> None:
-    line = _line(status(Phase.FOLLOWING))
+    line = _line(status(SparkPhase.FOLLOWING))
     assert "Spark following, 7.2 s behind  Delta 1,000 (90/s), version 3, 12 bad  published 1,234,567  STP" in line
     assert line.endswith("  STP 700, 2 versions behind")

@@ -16,24 +16,24 @@ from headwater.cli.pipeline import watching
 from headwater.cli.pipeline.config import (
     ArchiveOptions,
     MaterializeOptions,
-    Pipeline,
+    PipelineFile,
     PublishOptions,
     load_pipeline,
 )
 from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code, exits
 from headwater.cli.whole import app
 from headwater.errors import OptionError
-from headwater.pipeline.jobs import Progress
+from headwater.pipeline.jobs import JobProgress
 
 ARCHIVED = ["archive", "--streams", "a", "--table", "t"]
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[PipelineFile]:
     """What would be run."""
     for name in ("HEADWATER_URL", "HEADWATER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    found: list[Pipeline] = []
+    found: list[PipelineFile] = []
     monkeypatch.setattr(watching, "run", found.append)
     return found
 
@@ -43,7 +43,7 @@ def call(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_flags_are_options(ran: list[Pipeline]) -> None:
+def test_flags_are_options(ran: list[PipelineFile]) -> None:
     flags = ["--url", "http://h:1", "--streams", "a/*", "--table", "t", "--once", "--no-fail-on-data-loss"]
     assert call("archive", *flags, "--max-records", "5", "--master", "local[3]") == (0, "")
     [pipeline] = ran
@@ -55,7 +55,7 @@ def test_flags_are_options(ran: list[Pipeline]) -> None:
     }
 
 
-def test_flags_come_before_the_file(ran: list[Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_come_before_the_file(ran: list[PipelineFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "job.toml"
     file.write_text('url = "http://file"\ntable = "t"\nkeys = ["a", "b"]\nto = "x"\ntype = "t"\nmetrics-port = 9\n')
     monkeypatch.setenv("HEADWATER_TOKEN", "secret")
@@ -92,7 +92,7 @@ def test_flags_come_before_the_file(ran: list[Pipeline], tmp_path: Path, monkeyp
         ([*ARCHIVED, "--metrics-port", "70000"], "metrics_port"),
     ],
 )
-def test_wrong_options(ran: list[Pipeline], arguments: list[str], told: str) -> None:
+def test_wrong_options(ran: list[PipelineFile], arguments: list[str], told: str) -> None:
     code, output = call(*arguments)
     assert (code, told in output) == (2, True), output
     assert not ran
@@ -101,12 +101,12 @@ def test_wrong_options(ran: list[Pipeline], arguments: list[str], told: str) -> 
 @pytest.mark.parametrize(
     "master", ["local", "local[*]", "local[2]", "local[2, 3]", "spark://h:1,g:2", "yarn", "k8s://h"]
 )
-def test_masters(ran: list[Pipeline], master: str) -> None:
+def test_masters(ran: list[PipelineFile], master: str) -> None:
     assert call(*ARCHIVED, "--master", master) == (0, "")
 
 
 def test_options_of_connection_and_session(
-    ran: list[Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ran: list[PipelineFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text(
@@ -125,7 +125,7 @@ def test_options_of_connection_and_session(
     assert "own" not in repr(options)
 
 
-def test_flags_of_run_are_for_every_job(ran: list[Pipeline], tmp_path: Path) -> None:
+def test_flags_of_run_are_for_every_job(ran: list[PipelineFile], tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(f"conf = ['spark.a=1']\n{PIPELINE}token = 'own'\nheader = ['A: b']\n")
     flags = ["--url", "http://flag", "--header", "Authorization: Basic x", "--conf", "spark.b=2"]
@@ -158,7 +158,7 @@ track-history = ["total"]
 """
 
 
-def test_a_file_of_jobs(ran: list[Pipeline], tmp_path: Path) -> None:
+def test_a_file_of_jobs(ran: list[PipelineFile], tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(PIPELINE)
     assert call("run", str(file)) == (0, "")
@@ -219,7 +219,7 @@ PUBLISH = "job = 'publish'\nkeys = 'k'\ntype = 't'\ntable = 'lake/x'\nto = "
     ],
 )
 def test_jobs_of_one_file_do_not_share_what_they_write(
-    tmp_path: Path, first: str, second: str, told: str | None, ran: list[Pipeline]
+    tmp_path: Path, first: str, second: str, told: str | None, ran: list[PipelineFile]
 ) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(f"[jobs.a]\n{first}\n[jobs.b]\n{second}\n")
@@ -250,7 +250,7 @@ def test_exit_codes(error: Exception, code: int) -> None:
 
 def test_errors_end_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(error: Exception) -> Any:
-        def run(_: Pipeline) -> None:
+        def run(_: PipelineFile) -> None:
             raise error
 
         return run
@@ -270,10 +270,10 @@ def test_errors_end_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_progress_in_words() -> None:
-    progress = Progress(batches=2, rows=1500, rows_per_s=99.6, lag_bytes={"a": 0, "b": 7, "c": 1000})
+    progress = JobProgress(batches=2, rows=1500, rows_per_s=99.6, lag_bytes={"a": 0, "b": 7, "c": 1000})
     assert watching.told(progress) == "1,500 rows in 2 batches, 100 rows/s, 1,007 bytes behind (c 1,000, b 7)"
-    assert watching.told(Progress(lag_bytes={"a": 0})) == "0 rows in 0 batches, 0 rows/s, 0 bytes behind"
-    assert watching.told(Progress(rows=1, batches=1)) == "1 rows in 1 batches, 0 rows/s"
+    assert watching.told(JobProgress(lag_bytes={"a": 0})) == "0 rows in 0 batches, 0 rows/s, 0 bytes behind"
+    assert watching.told(JobProgress(rows=1, batches=1)) == "1 rows in 1 batches, 0 rows/s"
 
 
 def test_help_does_not_import_spark() -> None:

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from headwater.cli.top_board import Behind, Busy, Commits, Counts, Look, lines, number, size
+from headwater.cli.top_board import Behind, BoardCounts, Busy, Commits, Look, lines, number, size
 
 URL = "http://127.0.0.1:4437/v1/stream/"
 BOUNDS = [0.001, 0.01, 0.1]
 
 
 def look(at_ms: int, records: int = 0, counts: list[int] | None = None, **more: object) -> Look:
-    seconds = Counts(BOUNDS, counts or [0, 0, 0, 0])
+    seconds = BoardCounts(BOUNDS, counts or [0, 0, 0, 0])
     commits = Commits(records=records, batches=records // 2, bytes=records * 100, seconds=seconds)
     return Look(at_ms=at_ms, version="1", requests={"2xx": records, "5xx": records // 10}, commits=commits, **more)  # type: ignore[arg-type]
 

@@ -7,8 +7,16 @@ import random
 import pytest
 
 from headwater import limits
-from headwater.client.flows import Appended
-from headwater.client.outbox import Delivery, Identity, Outbox, PendingBatch, ProducerSettings, claimed_epoch, identity
+from headwater.client.flows import AppendResult
+from headwater.client.outbox import (
+    DeliveryReport,
+    Outbox,
+    PendingBatch,
+    ProducerIdentity,
+    ProducerSettings,
+    claimed_epoch,
+    identity,
+)
 from headwater.client.session import Retry
 from headwater.errors import (
     HeadwaterError,
@@ -28,22 +36,22 @@ class Model:
         self.epoch = epoch
         self.seq = -1
 
-    def append(self, batch: PendingBatch) -> Appended | HeadwaterError:
+    def append(self, batch: PendingBatch) -> AppendResult | HeadwaterError:
         if batch.epoch < self.epoch:
             return StaleEpochError(epoch=self.epoch)
         if batch.epoch > self.epoch:
             assert batch.seq == 0
             self.epoch, self.seq = batch.epoch, -1
         if batch.seq <= self.seq:
-            return Appended("x", duplicate=True)
+            return AppendResult("x", duplicate=True)
         if batch.seq != self.seq + 1:
             return SequenceGapError()
         self.seq = batch.seq
         self.stored += batch.messages
-        return Appended("x")
+        return AppendResult("x")
 
 
-def outbox(told: list[Delivery] | None = None, who: Identity | None = None, **settings: float) -> Outbox:
+def outbox(told: list[DeliveryReport] | None = None, who: ProducerIdentity | None = None, **settings: float) -> Outbox:
     chosen = ProducerSettings(
         **{  # type: ignore[arg-type]
             "batch_bytes": 10,
@@ -55,14 +63,14 @@ def outbox(told: list[Delivery] | None = None, who: Identity | None = None, **se
         }
     )
     on_delivery = None if told is None else told.append
-    return Outbox(who or Identity("p", 0, claiming=False), chosen, Retry(first_s=1, most_s=1), on_delivery)
+    return Outbox(who or ProducerIdentity("p", 0, claiming=False), chosen, Retry(first_s=1, most_s=1), on_delivery)
 
 
 def fail(box: Outbox, batch: PendingBatch, error: HeadwaterError, now: float = 0.0) -> None:
     box.failed(batch, error, now, 0.0).notify()
 
 
-def settle(box: Outbox, batch: PendingBatch, answer: Appended | HeadwaterError, now: float = 0.0) -> None:
+def settle(box: Outbox, batch: PendingBatch, answer: AppendResult | HeadwaterError, now: float = 0.0) -> None:
     if isinstance(answer, HeadwaterError):
         fail(box, batch, answer, now)
     else:
@@ -72,7 +80,7 @@ def settle(box: Outbox, batch: PendingBatch, answer: Appended | HeadwaterError, 
 @pytest.mark.parametrize("seed", range(300))
 def test_every_message_is_stored_once_and_in_order(seed: int) -> None:
     chance = random.Random(seed)
-    told: list[Delivery] = []
+    told: list[DeliveryReport] = []
     box, server = outbox(told, in_flight_max=chance.randint(1, 5)), Model()
     messages = [b"%04d" % number for number in range(60)]
     waiting = list(messages)
@@ -118,12 +126,12 @@ def test_a_gap_that_no_batch_of_ours_explains_is_final() -> None:
 
 
 def test_a_failure_tells_everyone_behind_it_and_spares_those_before() -> None:
-    told: list[Delivery] = []
+    told: list[DeliveryReport] = []
     box = outbox(told, batch_bytes=1)
     box.add(b"0", None, 0.0)
     first = box.take(0.0)
     assert first is not None
-    box.stored(first, Appended("0")).notify()
+    box.stored(first, AppendResult("0")).notify()
     for number in range(1, 6):
         box.add(b"%d" % number, None, 0.0)
     one, two, three = box.take(0.0), box.take(0.0), box.take(0.0)
@@ -132,8 +140,8 @@ def test_a_failure_tells_everyone_behind_it_and_spares_those_before() -> None:
     assert three is not None
     fail(box, two, StreamNotFoundError())
     assert sum(delivery.count for delivery in told if delivery.error) == 4
-    settle(box, one, Appended("1"))
-    settle(box, three, Appended("3"))
+    settle(box, one, AppendResult("1"))
+    settle(box, three, AppendResult("3"))
     assert sum(delivery.count for delivery in told) == 6
     assert box.metrics.messages_delivered == 2
     assert box.metrics.bytes_waiting == 0
@@ -146,13 +154,13 @@ def test_the_first_batch_of_an_epoch_goes_alone() -> None:
     first = box.take(0.0)
     assert first is not None
     assert box.take(0.0) is None
-    box.stored(first, Appended(""))
+    box.stored(first, AppendResult(""))
     assert box.take(0.0) is not None
     assert box.take(0.0) is not None
 
 
 def test_a_claim_takes_the_next_epoch() -> None:
-    box, server = outbox(who=Identity("p", 3, claiming=True)), Model(epoch=7)
+    box, server = outbox(who=ProducerIdentity("p", 3, claiming=True)), Model(epoch=7)
     box.add(b"x", None, 0.0)
     for _ in range(2):
         batch = box.take(0.0)
@@ -163,7 +171,7 @@ def test_a_claim_takes_the_next_epoch() -> None:
 
 @pytest.mark.parametrize("reason", ["not asked to", "may have been stored", "was ours already"])
 def test_no_claim_that_could_store_twice(reason: str) -> None:
-    box, server = outbox(who=Identity("p", 3, claiming=reason != "not asked to")), Model()
+    box, server = outbox(who=ProducerIdentity("p", 3, claiming=reason != "not asked to")), Model()
     box.add(b"x", None, 0.0)
     batch = box.take(0.0)
     assert batch is not None
@@ -175,7 +183,7 @@ def test_no_claim_that_could_store_twice(reason: str) -> None:
         box.add(b"y", None, 0.0)
     else:
         fail(box, batch, OverloadedError(), 0.0)
-        box = outbox(who=Identity("p", 3, claiming=False))
+        box = outbox(who=ProducerIdentity("p", 3, claiming=False))
         box.add(b"x", None, 0.0)
     server.epoch = 9
     batch = box.take(100.0)
@@ -221,7 +229,7 @@ def test_messages_linger_and_flush() -> None:
 
 def test_identities() -> None:
     assert identity(None, None, auto_claim=False).id != identity(None, None, auto_claim=False).id
-    assert identity("p", 4, auto_claim=False) == Identity("p", 4, claiming=False)
+    assert identity("p", 4, auto_claim=False) == ProducerIdentity("p", 4, claiming=False)
     for producer_id, epoch in (("p", None), ("", 1), ("p", -1)):
         with pytest.raises(ValueError, match=r"producer|epoch"):
             identity(producer_id, epoch, auto_claim=False)

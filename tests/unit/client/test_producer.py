@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.client import AsyncClient, Client, Delivery, Retry, Stream
+from headwater.client import AsyncClient, Client, DeliveryReport, Retry, Stream
 from headwater.errors import ClientError, HeadwaterError, OverloadedError, ProducerReusedError, StreamClosedError
 from tests.servers import Server
 from tests.shells import SHELLS, client_of
@@ -54,7 +54,7 @@ def test_a_hook_that_raises_ends_the_producer(shell: str, server: Server) -> Non
 
     with client_of(shell, f"http://{server.host}:{server.port}", token=fail) as client:
         producer = client.stream("x", content_type="application/json").producer()
-        told: list[Delivery] = []
+        told: list[DeliveryReport] = []
         producer.append(1, told.append)
         with pytest.raises(ClientError, match="no token today"):
             producer.flush(5)
@@ -74,7 +74,7 @@ def test_a_client_closed_first_is_an_error_and_not_a_hang(client: Client, stream
 
 
 def test_closing_in_time_gives_up_and_tells(shell: str) -> None:
-    told: list[Delivery] = []
+    told: list[DeliveryReport] = []
     with client_of(shell, "http://server", retry=QUICK, http=_unavailable(shell)) as client:
         stream = client.stream("x", content_type="application/json")
         producer = stream.producer(queue_bytes=4, on_delivery=told.append)
@@ -133,7 +133,7 @@ def test_callbacks_may_append_and_close_but_not_wait(server: Server) -> None:
         left = [20]
         all_appended = threading.Event()
 
-        def again(delivery: Delivery) -> None:
+        def again(delivery: DeliveryReport) -> None:
             try:
                 producer.flush()
             except RuntimeError as error:
@@ -251,7 +251,7 @@ def test_a_used_id_and_epoch_is_an_error(client: Client, stream: Stream) -> None
     with stream.producer("p", epoch=3) as producer:
         producer.append(1)
     again = stream.producer("p", epoch=3)
-    told: list[Delivery] = []
+    told: list[DeliveryReport] = []
     again.append(2, told.append)
     with pytest.raises(ProducerReusedError, match="epoch 3"):
         again.flush()

@@ -11,7 +11,7 @@ import pytest
 
 from headwater import limits
 from headwater.client import Client, Position, Retry, Timeouts
-from headwater.client.effects import Effect, Emit, HttpReply, Open, Progress, Receive, Sleep
+from headwater.client.effects import Effect, Emit, HttpReply, Open, Receive, RunningFlow, Sleep
 from headwater.client.reading import Reading
 from headwater.client.session import Session
 from headwater.client.sync.transport import Transport
@@ -272,7 +272,7 @@ def test_a_long_answer_is_delivered_as_it_arrives_and_resumed() -> None:
     """20 MB in one answer, which breaks off twice: each message once, and soon after it was received."""
     session = Session("http://server", None, None, None, QUICK, Timeouts(), None)
     reading = Reading(session, "http://server/v1/stream/s", Any, Position(), None, False, piece_bytes=1 << 20)
-    progress = Progress(reading.flow())
+    progress = RunningFlow(reading.flow())
     body: Iterator[bytes] = iter(())
     breaks = [50, 150, 1 << 60]
     received = expected = 0  # chunks of an answer, and messages in all

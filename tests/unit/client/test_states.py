@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from headwater.client import outbox, reading
-from headwater.client.flows import Appended
+from headwater.client.flows import AppendResult
 from headwater.client.outbox import (
     BATCH_TRANSITIONS,
     PRODUCER_TRANSITIONS,
     BatchEvent,
     BatchState,
-    Identity,
     Outbox,
+    OutboxState,
     PendingBatch,
     ProducerEvent,
+    ProducerIdentity,
     ProducerSettings,
-    ProducerState,
 )
 from headwater.client.reading import BEGINNINGS, READ_TRANSITIONS, Attempts, FeedRecord, ReadEvent, ReadState
 from headwater.client.session import Retry
@@ -43,10 +43,10 @@ MACHINES: dict[str, Machine] = {
     "read": (READ_TRANSITIONS, ReadState, ReadEvent, set(BEGINNINGS.values()), {ReadState.ENDED}),
     "producer": (
         PRODUCER_TRANSITIONS,
-        ProducerState,
+        OutboxState,
         ProducerEvent,
-        {ProducerState.OPEN},
-        {ProducerState.STOPPED},
+        {OutboxState.OPEN},
+        {OutboxState.STOPPED},
     ),
     "batch": (
         BATCH_TRANSITIONS,
@@ -95,7 +95,7 @@ def test_every_event_in_every_state_moves_or_raises(machine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "states"), [(reading.__doc__, ReadState), (outbox.__doc__, {*ProducerState, *BatchState})]
+    ("text", "states"), [(reading.__doc__, ReadState), (outbox.__doc__, {*OutboxState, *BatchState})]
 )
 def test_the_theory_names_every_state(text: str, states: Any) -> None:
     documented = set(re.findall(r"^    ([A-Z_]{4,}) ", text, re.MULTILINE))
@@ -105,7 +105,7 @@ def test_the_theory_names_every_state(text: str, states: Any) -> None:
 def test_moves_that_lose_or_repeat_messages_are_impossible() -> None:
     for state in (BatchState.STORED, BatchState.FAILED, BatchState.ABANDONED):
         assert BatchEvent.SEND not in BATCH_TRANSITIONS[state]
-    assert ProducerState.OPEN not in {state for moves in PRODUCER_TRANSITIONS.values() for state in moves.values()}
+    assert OutboxState.OPEN not in {state for moves in PRODUCER_TRANSITIONS.values() for state in moves.values()}
     assert not READ_TRANSITIONS[ReadState.ENDED]
 
 
@@ -119,10 +119,10 @@ def test_a_batch_that_is_stored_is_not_sent_again() -> None:
 
 
 DEEDS = [*["add", "take", "answer"] * 3, "close", "finish", "stop"]
-ANSWERS: list[HeadwaterError | Appended | None] = [
-    Appended("1"),
-    Appended("1"),
-    Appended("1", duplicate=True),
+ANSWERS: list[HeadwaterError | AppendResult | None] = [
+    AppendResult("1"),
+    AppendResult("1"),
+    AppendResult("1", duplicate=True),
     NetworkError(),
     OverloadedError(),
     SequenceGapError(),
@@ -139,7 +139,7 @@ def test_no_order_of_calls_and_answers_leaves_the_tables(seed: int) -> None:
         batch_bytes=4, linger_s=dice.choice([0.0, 5.0]), in_flight_max=3, queue_bytes=100, delivery_timeout_s=20.0
     )
     outcomes = []
-    box = Outbox(Identity("p", 0, claiming=True), settings, Retry(first_s=1, most_s=1), None)
+    box = Outbox(ProducerIdentity("p", 0, claiming=True), settings, Retry(first_s=1, most_s=1), None)
     in_flight: list[PendingBatch] = []
     now = 0.0
     for _ in range(60):
@@ -154,7 +154,7 @@ def test_no_order_of_calls_and_answers_leaves_the_tables(seed: int) -> None:
         elif deed == "answer" and in_flight:
             batch = in_flight.pop(dice.randrange(len(in_flight)))
             answer = dice.choice(ANSWERS)
-            if isinstance(answer, Appended):
+            if isinstance(answer, AppendResult):
                 outcomes.append(box.stored(batch, answer))
             elif answer is None:
                 outcomes.append(box.broken(batch, RuntimeError("hook")))
@@ -172,7 +172,7 @@ def test_no_order_of_calls_and_answers_leaves_the_tables(seed: int) -> None:
     outcomes.append(box.give_up(ClientError("closed")))
     box.stop()
     for batch in in_flight:
-        outcomes.append(box.stored(batch, Appended("1")))
+        outcomes.append(box.stored(batch, AppendResult("1")))
     assert sum(outcome.messages for outcome in outcomes) == box.metrics.messages
     assert (box.metrics.in_flight, box.metrics.bytes_waiting) == (0, 0)
     assert box.metrics.messages == box.metrics.messages_delivered + box.metrics.messages_failed
@@ -208,7 +208,7 @@ def test_feeds_are_given_up_sooner_if_they_never_worked() -> None:
 
 def test_a_stream_cannot_be_closed_by_a_producer_that_was_stopped_before_it_was() -> None:
     settings = ProducerSettings(batch_bytes=4, linger_s=0.0, in_flight_max=3, queue_bytes=100, delivery_timeout_s=20.0)
-    box = Outbox(Identity("p", 0, claiming=False), settings, Retry(), None)
+    box = Outbox(ProducerIdentity("p", 0, claiming=False), settings, Retry(), None)
     box.finish(None, 0.0)
     box.finish(None, 0.0)  # a second call has no effect
     box.close()

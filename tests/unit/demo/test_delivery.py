@@ -9,7 +9,7 @@ import random
 import msgspec
 
 from headwater.demo.books import Books
-from headwater.demo.delivery import DAMAGES, Delivery
+from headwater.demo.delivery import DAMAGES, UnreliableDelivery
 from headwater.demo.shop import STREAMS, Shop
 
 OCCASIONS = 5000
@@ -17,7 +17,7 @@ OCCASIONS = 5000
 
 def test_the_state_is_that_of_the_events_in_order() -> None:
     sent, arrived = Books(), Books()
-    delivery = Delivery(random.Random(1))
+    delivery = UnreliableDelivery(random.Random(1))
     for events in itertools.islice(Shop(random.Random(1)).events(), OCCASIONS):
         for event in events:
             sent.note(STREAMS[event.type], msgspec.to_builtins(event))  # type: ignore[index]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater import limits
 from headwater.client import Client
-from headwater.demo.watching import Rate, Tail
+from headwater.demo.watching import MessageCounter, Rate
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:
@@ -17,7 +17,7 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
 
 def test_a_tail_knows_how_far_another_reader_is() -> None:
     with Client("http://127.0.0.1:9") as client:
-        tail = Tail(client, "orders")
+        tail = MessageCounter(client, "orders")
         assert tail.progress(0.0, 0) == (0, 0.0)
         tail._note([b"1", b"2"], "0000000000000007_0000000000000100", 1.0)
         tail._note([], "0000000000000007_0000000000000100", 1.5)

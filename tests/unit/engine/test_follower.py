@@ -21,7 +21,7 @@ from headwater.engine.follower import (
     SharedSlices,
     StreamFollower,
 )
-from headwater.engine.messages import Ended, ReadMore, ReadReply, Reason, Slice, StreamInfo
+from headwater.engine.messages import Ended, ReadMore, ReadReply, Reason, Slice, VisibleStream
 from headwater.errors import InternalError, OffsetLostError, StoppingError, StreamGoneError, StreamNotFoundError
 from headwater.limits import SLICE_KEPT_BYTES_MAX, SLICES_KEPT
 from headwater.log.content import ContentKind
@@ -32,8 +32,8 @@ from tests import virtual_time
 READ_BYTES_MAX = 4
 
 
-def info(tail: int, *, closed: bool = False) -> StreamInfo:
-    return StreamInfo(1, "a", "text/plain", ContentKind.TEXT, 0, None, None, None, Names(1), tail, closed)
+def info(tail: int, *, closed: bool = False) -> VisibleStream:
+    return VisibleStream(1, "a", "text/plain", ContentKind.TEXT, 0, None, None, None, Names(1), tail, closed)
 
 
 class FakeEngine:
@@ -49,10 +49,10 @@ class FakeEngine:
         self.ready: Callable[[], bool] = lambda: True
 
     @property
-    def info(self) -> StreamInfo:
+    def info(self) -> VisibleStream:
         return info(len(self.content), closed=self.closed)
 
-    def follow(self, stream_id: int, subscriber: StreamFollower) -> StreamInfo:
+    def follow(self, stream_id: int, subscriber: StreamFollower) -> VisibleStream:
         if self.refusal is not None:
             raise self.refusal
         self.subscribers.append(subscriber)
@@ -73,7 +73,7 @@ class FakeEngine:
         finally:
             self.reads.clear()
 
-    def reply(self, asked: ReadMore, stream: StreamInfo) -> ReadReply:
+    def reply(self, asked: ReadMore, stream: VisibleStream) -> ReadReply:
         end = min(stream.tail, asked.start + asked.bytes_max)
         end = max(asked.start, end if asked.until is None else min(end, asked.until))
         return ReadReply(stream, asked.start, end, asked.until, self.content[asked.start : end])
@@ -490,7 +490,7 @@ class Life:
         self.consumer = consumer
         self.follower = follower
         self.updates: list[Slice] = []  # that were not told yet
-        self.seen: StreamInfo | None = None  # by the read in progress
+        self.seen: VisibleStream | None = None  # by the read in progress
 
     def append(self, count: int) -> None:
         start = len(self.engine.content)

@@ -11,7 +11,7 @@ import pytest
 from headwater.errors import CheckpointMismatchError
 from headwater.pipeline.belonging import TableGroup
 from headwater.pipeline.checkpoints import hash_of_range
-from headwater.pipeline.lake import Batch, Lake
+from headwater.pipeline.lake import Lake, TableBatch
 
 SCHEMA = pa.schema([("a", pa.string())])
 JOB = "5c3a"
@@ -39,8 +39,8 @@ class Scene:
         made_of = hash_of_range(self.checkpoint, number)
         assert made_of is not None
         table = self.table.open()
-        self.group.check_before(table, Batch(JOB, number, made_of), hash_of_range(self.checkpoint, number - 1))
-        self.table.commit(table, [], batch=Batch(JOB, number, made_of))
+        self.group.check_before(table, TableBatch(JOB, number, made_of), hash_of_range(self.checkpoint, number - 1))
+        self.table.commit(table, [], batch=TableBatch(JOB, number, made_of))
         if is_done:
             (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")
 
@@ -73,7 +73,7 @@ def test_a_table_that_was_deleted(scene: Scene) -> None:
     scene.refused(r"t does not exist, but .*t.checkpoint is at batch 0")
     shutil.rmtree(scene.checkpoint)
     scene.group.check()  # the table beside it is still empty
-    scene.beside.commit(scene.beside.open(), [], batch=Batch(JOB, 0, 1))
+    scene.beside.commit(scene.beside.open(), [], batch=TableBatch(JOB, 0, 1))
     scene.refused(r"t.streams belongs to .*t, which does not exist")
 
 

@@ -11,7 +11,7 @@ import pytest
 from headwater.errors import OptionError
 from headwater.pipeline.checkpoints import beside, has_begun, position_of, range_of
 from headwater.pipeline.locations import local_path
-from headwater.spark.positions import Place
+from headwater.spark.positions import StreamPlace
 
 
 def test_a_checkpoint_is_beside_its_table() -> None:
@@ -63,7 +63,7 @@ def test_the_position_of_a_query(tmp_path: Path) -> None:
     found = position_of(tmp_path)
     assert found is not None
     assert found.batch == 9
-    assert found.ends == {"a": Place("0000000000000001_0000000000000009", 2)}
+    assert found.ends == {"a": StreamPlace("0000000000000001_0000000000000009", 2)}
     assert found.is_unfinished
     assert has_begun(str(tmp_path))
 

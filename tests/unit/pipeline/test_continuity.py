@@ -11,7 +11,7 @@ import pytest
 
 from headwater.pipeline.archive import linked
 from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
-from headwater.spark.positions import Place
+from headwater.spark.positions import StreamPlace
 
 KINDS = [True, False]  # JSON, or bytes
 
@@ -93,7 +93,7 @@ def test_bytes_that_were_archived_twice_in_other_pieces() -> None:
 # Servers whose offsets do not count bytes
 
 
-def archived(ranges: list[tuple[Place, list[bytes], Place]], *, is_json: bool) -> list[dict[str, Any]]:
+def archived(ranges: list[tuple[StreamPlace, list[bytes], StreamPlace]], *, is_json: bool) -> list[dict[str, Any]]:
     """The rows of batches: where each begins, its values, and where it ends. Tasks get them in small tables."""
     rows = []
     for start, values, end in ranges:
@@ -108,12 +108,12 @@ def archived(ranges: list[tuple[Place, list[bytes], Place]], *, is_json: bool) -
 
 @pytest.mark.parametrize("is_json", KINDS)
 def test_any_missing_row_of_another_server_is_found(is_json: bool) -> None:
-    middle = Place("b", 3 if is_json else 6)
+    middle = StreamPlace("b", 3 if is_json else 6)
     ranges = [
-        (Place(), [b"1", b"22", b"3"], Place("a")),
-        (Place("a"), [b"4"], Place("b")),
-        (Place("b"), [b"1", b"22", b"333"], middle),  # a batch that a limit ends inside an append
-        (middle, [b"5", b"6"], Place("c", ended=True)),
+        (StreamPlace(), [b"1", b"22", b"3"], StreamPlace("a")),
+        (StreamPlace("a"), [b"4"], StreamPlace("b")),
+        (StreamPlace("b"), [b"1", b"22", b"333"], middle),  # a batch that a limit ends inside an append
+        (middle, [b"5", b"6"], StreamPlace("c", ended=True)),
     ]
     rows = archived(ranges, is_json=is_json)
     assert [row[CONTINUES_AT] for row in rows] == ["", "", "a", "b", "", "", str(middle), "", "c ended"]
@@ -129,7 +129,7 @@ def test_any_missing_row_of_another_server_is_found(is_json: bool) -> None:
 
 def test_the_rows_of_many_streams_in_one_task() -> None:
     rows = [{"stream": stream, "n": n} for stream in "abc" for n in range(3)]
-    ends = {"a": Place("x"), "b": Place("y", 2), "c": Place("z")}
+    ends = {"a": StreamPlace("x"), "b": StreamPlace("y", 2), "c": StreamPlace("z")}
     for size in (1, 2, 3, 4, 9):
         tables = [pa.Table.from_pylist(rows[at : at + size]) for at in range(0, 9, size)]
         found = [row for table in linked(tables, ends) for row in table.to_pylist()]

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from headwater.errors import UnsupportedTableError
-from headwater.pipeline.lake import Batch, Lake
+from headwater.pipeline.lake import Lake, TableBatch
 from tests.unit.pipeline.delta_logs import ROWS, add_features, delete_rows, table_at
 
 READER = ["columnMapping", "deletionVectors", "typeWidening", "v2Checkpoint", "variantType", "somethingNew"]
@@ -53,14 +53,14 @@ def test_a_table_with_an_unknown_writer_feature_can_be_read_but_not_written(tmp_
     with pytest.raises(UnsupportedTableError, match=rf"cannot be written.*{feature}"):
         lake.create(ROWS.schema)
     with pytest.raises(UnsupportedTableError, match=feature):
-        lake.commit(lake.open(), [lake.write(ROWS, {})], batch=Batch("job", 0, 0))
+        lake.commit(lake.open(), [lake.write(ROWS, {})], batch=TableBatch("job", 0, 0))
 
 
 def test_features_that_are_known(tmp_path: Path) -> None:
     table = table_at(tmp_path / "t")
     add_features(table, reader=["timestampNtz"], writer=["appendOnly", "changeDataFeed", "invariants"])
     lake = Lake(str(table))
-    lake.commit(lake.create(ROWS.schema), [lake.write(ROWS, {})], batch=Batch("job", 0, 0))
+    lake.commit(lake.create(ROWS.schema), [lake.write(ROWS, {})], batch=TableBatch("job", 0, 0))
     assert lake.open().count() == 10
 
 

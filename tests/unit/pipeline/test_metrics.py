@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from headwater.pipeline.jobs import Progress
+from headwater.pipeline.jobs import JobProgress
 from headwater.pipeline.metrics import serving_metrics
 from tests.edges import free_port
 
@@ -16,8 +16,8 @@ class Running:
     name = "raw"
     is_active = True
 
-    def progress(self) -> Progress:
-        return Progress(batches=2, rows=7, rows_per_s=3.5, lag_bytes={"orders": 12})
+    def progress(self) -> JobProgress:
+        return JobProgress(batches=2, rows=7, rows_per_s=3.5, lag_bytes={"orders": 12})
 
     def wait(self, timeout_s: float | None = None) -> bool:
         return False

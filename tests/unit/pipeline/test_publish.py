@@ -16,7 +16,7 @@ from headwater.client import Client, Put
 from headwater.errors import DataLossError, OptionError
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.publish import STATE_FILE, Shape, _Publishing, published_version
-from headwater.pipeline.targets import Identity, Target
+from headwater.pipeline.targets import PublishTarget, TargetIdentity
 from tests.restores import Restorable
 from tests.servers import Server
 
@@ -29,7 +29,7 @@ class _NoSpark:
 def test_a_version_without_other_files_is_published_without_spark(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "table"))
     table = lake.create(pa.schema([("id", pa.string()), ("name", pa.string())]))
-    target = Target(url="http://127.0.0.1:9", type="thing", to="things")
+    target = PublishTarget(url="http://127.0.0.1:9", type="thing", to="things")
     publishing = _Publishing(_NoSpark(), lake, target, Shape(["id"], None, None), tmp_path)  # type: ignore[arg-type]
     assert [step.rows for step in publishing.steps()] == [0]
     assert published_version(tmp_path) == 0
@@ -43,7 +43,7 @@ def test_a_version_without_other_files_is_published_without_spark(tmp_path: Path
 def test_each_step_starts_at_the_checkpoint(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "table"))
     table = lake.create(pa.schema([("id", pa.string()), ("name", pa.string())]))
-    target = Target(url="http://127.0.0.1:9", type="thing", to="things")
+    target = PublishTarget(url="http://127.0.0.1:9", type="thing", to="things")
     first, second = (
         _Publishing(_NoSpark(), Lake(lake.uri), target, Shape(["id"], None, None), tmp_path)  # type: ignore[arg-type]
         for _ in range(2)
@@ -67,14 +67,14 @@ class _Moments:
     def change(self) -> None:
         self._table.alter.set_table_properties({"delta.appendOnly": "false"})
 
-    def run(self, target: Target, shape: Shape | None = None, *, rows: int = 0) -> int:
+    def run(self, target: PublishTarget, shape: Shape | None = None, *, rows: int = 0) -> int:
         publishing = _Publishing(_NoSpark(), self._lake, target, shape or self._wanted, self._directory)  # type: ignore[arg-type]
         publishing._send = lambda *_: rows  # type: ignore[method-assign]
         return len(list(publishing.steps()))
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
+    moments, target = _Moments(tmp_path), PublishTarget(url="http://127.0.0.1:9", type="thing", to="things")
     assert moments.run(target) == 1
     moments.change()
     others = {
@@ -86,12 +86,12 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=f"belongs to a job with {name} .*use another checkpoint"):
             moments.run(target, shape)
     with pytest.raises(OptionError, match="with type thing, not other"):
-        moments.run(Target(url=target.url, type="other", to="things"))
+        moments.run(PublishTarget(url=target.url, type="other", to="things"))
     assert moments.run(target) == 1
 
 
 def test_a_checkpoint_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
-    moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
+    moments, target = _Moments(tmp_path), PublishTarget(url="http://127.0.0.1:9", type="thing", to="things")
     moments.run(target)
     file = tmp_path / STATE_FILE
     saved = json.loads(file.read_text())
@@ -107,7 +107,9 @@ def test_a_deleted_or_replaced_target_is_refused(server: Server, tmp_path: Path,
     name = f"published-{is_table}".lower()
     moments = _Moments(tmp_path)
     target = (
-        Target(url=server.url, to_table=name) if is_table else Target(url=f"{server.url}/", type="thing", to=f"/{name}")
+        PublishTarget(url=server.url, to_table=name)
+        if is_table
+        else PublishTarget(url=f"{server.url}/", type="thing", to=f"/{name}")
     )
     with Client(server.url) as client:
         there = client.table(name) if is_table else client.stream(name)
@@ -126,11 +128,11 @@ def test_a_deleted_or_replaced_target_is_refused(server: Server, tmp_path: Path,
 
 
 def test_a_server_that_does_not_identify_targets() -> None:
-    known, silent = Identity("1", "2026"), Identity(None, None)
+    known, silent = TargetIdentity("1", "2026"), TargetIdentity(None, None)
     assert not silent.is_other_than(known)
     assert not silent.is_surely(silent)
-    assert known.is_other_than(Identity("1", "2027"))
-    assert known.is_other_than(Identity("2", None))
+    assert known.is_other_than(TargetIdentity("1", "2027"))
+    assert known.is_other_than(TargetIdentity("2", None))
 
 
 @pytest.mark.parametrize("is_table", [False, True])
@@ -145,8 +147,8 @@ def test_a_target_that_lost_published_rows_in_a_restore_is_refused(tmp_path: Pat
             else:
                 client.stream("t").append_many([f"{count} {n}" for n in range(count)])
 
-    def target(url: str) -> Target:
-        return Target(url=url, to_table="t") if is_table else Target(url=url, type="thing", to="t")
+    def target(url: str) -> PublishTarget:
+        return PublishTarget(url=url, to_table="t") if is_table else PublishTarget(url=url, type="thing", to="t")
 
     with servers.serve() as server, Client(server.url) as client:
         (client.table("t") if is_table else client.stream("t")).create()
@@ -171,7 +173,7 @@ def test_a_target_that_lost_published_rows_in_a_restore_is_refused(tmp_path: Pat
 
 
 def test_a_table_that_was_set_back_and_grew_again_is_refused(tmp_path: Path) -> None:
-    moments, target = _Moments(tmp_path), Target(url="http://127.0.0.1:9", type="thing", to="things")
+    moments, target = _Moments(tmp_path), PublishTarget(url="http://127.0.0.1:9", type="thing", to="things")
     table, saved = tmp_path / "table", tmp_path / "saved"
     shutil.copytree(table, saved)
     rows = pa.table({"id": ["a"], "name": ["b"]})

@@ -11,8 +11,8 @@ import pytest
 
 from headwater import limits
 from headwater.errors import OptionError
-from headwater.pipeline.lake import Batch, File, Lake
-from headwater.pipeline.upkeep import Upkeep
+from headwater.pipeline.lake import DataFile, Lake, TableBatch
+from headwater.pipeline.upkeep import TableUpkeep
 
 
 def test_small_files_are_merged_after_some_batches(tmp_path: Path) -> None:
@@ -21,9 +21,9 @@ def test_small_files_are_merged_after_some_batches(tmp_path: Path) -> None:
     lake.create(rows.schema)
     files = []
     for number in range(4):
-        lake.commit(lake.open(), [lake.write(rows, {})], batch=Batch("job", number, made_of=number))
-        Upkeep(3, 1).after(number, [lake, missing])
-        Upkeep(0, 1).after(number, [lake])
+        lake.commit(lake.open(), [lake.write(rows, {})], batch=TableBatch("job", number, made_of=number))
+        TableUpkeep(3, 1).after(number, [lake, missing])
+        TableUpkeep(0, 1).after(number, [lake])
         files.append(len(lake.open().file_uris()))
     assert files == [1, 2, 1, 2]
     assert lake.open().count() == 4
@@ -32,7 +32,7 @@ def test_small_files_are_merged_after_some_batches(tmp_path: Path) -> None:
 
 def test_less_than_one_hour_of_retention_is_refused() -> None:
     with pytest.raises(OptionError, match="must be at least 1"):
-        Upkeep(3, 0)
+        TableUpkeep(3, 0)
 
 
 def test_files_and_log_level_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,12 +42,12 @@ def test_files_and_log_level_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     rows = pa.table({"n": [1]})
     lake.create(rows.schema)
     files, logs, notes = [], [], []
-    removed: list[File] = []
+    removed: list[DataFile] = []
     for number in range(30):
         written = lake.write(rows, {})
-        lake.commit(lake.open(), [written], batch=Batch("job", number, made_of=number), removing=removed)
+        lake.commit(lake.open(), [written], batch=TableBatch("job", number, made_of=number), removing=removed)
         removed = [written]
-        Upkeep(5, 1).after(number, [lake])
+        TableUpkeep(5, 1).after(number, [lake])
         if number % 5 == 4:
             files.append(len(list((tmp_path / "t").glob("*.parquet"))))
             logs.append(len(list((tmp_path / "t" / "_delta_log").iterdir())))
@@ -64,10 +64,10 @@ def test_a_retention_that_changes_is_a_property_of_the_table(tmp_path: Path) -> 
     lake = Lake(str(tmp_path / "t"))
     lake.create(pa.schema([("n", pa.int64())]), configuration={"headwater.own": "x"})
     for hours in (2, 2, 5):
-        Upkeep(1, hours).after(0, [lake])
+        TableUpkeep(1, hours).after(0, [lake])
         properties = lake.open().metadata().configuration
         assert properties["delta.logRetentionDuration"] == f"interval {hours * 3600} seconds"
         assert properties["delta.deletedFileRetentionDuration"] == f"interval {hours * 3600} seconds"
         assert properties["headwater.own"] == "x"
-    Upkeep(1, None).after(0, [lake])
+    TableUpkeep(1, None).after(0, [lake])
     assert lake.open().metadata().configuration == properties

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwater.errors import UnauthorizedError
 from headwater.limits import PARSE_PIECES_MAX, RECEIVE_BYTES, Limits
 from headwater.server.http import Response
-from headwater.server.native.states import State
+from headwater.server.native.states import ConnectionState
 from headwater.server.problems import problem
 from tests.unit.server.rig import Rig
 
@@ -122,7 +122,7 @@ def test_a_request_without_access_is_refused_before_its_body() -> None:
     assert b"connection: close" in answer
     assert b"100 Continue" not in answer
     assert rig.requests == []
-    assert rig.connection._state is State.LINGERING
+    assert rig.connection._state is ConnectionState.LINGERING
     rig.send(b"x" * 9)  # is discarded, so that the client can read the response
     assert rig.requests == []
     assert rig.shared.requests.held_bytes == 0
@@ -202,7 +202,7 @@ def test_a_stopping_server_answers_the_next_request_of_an_idle_connection() -> N
     assert b"retry-after: 1" in answer
     assert b"urn:headwater:stopping" in answer
     assert len(rig.requests) == 1
-    assert rig.connection._state is State.LINGERING
+    assert rig.connection._state is ConnectionState.LINGERING
 
 
 def test_a_stopping_server_answers_a_new_connection() -> None:

@@ -18,8 +18,8 @@ from headwater.limits import (
     REQUEST_MEMORY_BYTES,
     Limits,
 )
-from headwater.server.native.parsing import Phase, RequestParser
-from headwater.server.native.pipeline import Pipeline, Waiting
+from headwater.server.native.parsing import RequestParser, RequestPhase
+from headwater.server.native.pipeline import RequestQueue, Waiting
 
 STREAM = (
     b"POST /a?b=c HTTP/1.1\r\nHost: t\r\nX-Twice: 1\r\nx-twice: 2\r\nContent-Length: 3\r\n\r\nabc"
@@ -49,7 +49,7 @@ def test_requests_in_one_piece() -> None:
     assert [keep_alive for _, keep_alive in completed] == [True, True, True, False]
     assert completed[0][0].headers["x-twice"] == "1, 2"
     assert "upgrade" not in completed[2][0].headers
-    assert parser.phase is Phase.NOTHING
+    assert parser.phase is RequestPhase.NOTHING
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
@@ -65,16 +65,16 @@ def test_where_the_bytes_are_split_makes_no_difference(cuts: list[int]) -> None:
 @pytest.mark.parametrize(
     ("data", "phase"),
     [
-        (b"", Phase.NOTHING),
-        (b"\r\n", Phase.NOTHING),
-        (b"G", Phase.HEAD),
-        (b"GET / HTTP/1.1\r\nhost: t\r\n", Phase.HEAD),
-        (b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n", Phase.BODY),
-        (b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\nx", Phase.NOTHING),
-        (b"NO\r\n\r\n", Phase.FAILED),
+        (b"", RequestPhase.NOTHING),
+        (b"\r\n", RequestPhase.NOTHING),
+        (b"G", RequestPhase.HEAD),
+        (b"GET / HTTP/1.1\r\nhost: t\r\n", RequestPhase.HEAD),
+        (b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\n", RequestPhase.BODY),
+        (b"PUT / HTTP/1.1\r\nhost: t\r\ncontent-length: 1\r\n\r\nx", RequestPhase.NOTHING),
+        (b"NO\r\n\r\n", RequestPhase.FAILED),
     ],
 )
-def test_how_much_of_the_next_request_is_there(data: bytes, phase: Phase) -> None:
+def test_how_much_of_the_next_request_is_there(data: bytes, phase: RequestPhase) -> None:
     assert parse(data)[1].phase is phase
 
 
@@ -82,7 +82,7 @@ def error_of(*pieces: bytes) -> HeadwaterError:
     limits = Limits(url_bytes_max=50, header_bytes_max=200, body_bytes_max=100)
     completed, parser = parse(*pieces, limits=limits)
     assert completed == []
-    assert parser.phase is Phase.FAILED
+    assert parser.phase is RequestPhase.FAILED
     assert parser.error is not None
     parser.feed(STREAM)  # is ignored
     assert completed == []
@@ -123,13 +123,13 @@ def test_what_is_held() -> None:
     assert parse(head + b"123456789" + head[:20])[1].head_bytes == REQUEST_MEMORY_BYTES + PARSE_STEP_BYTES  # at most
     completed, parser = parse(head, b"123456789")
     assert parser.head_bytes == parser.body_bytes == 0
-    pipeline = Pipeline(Limits())
+    pipeline = RequestQueue(Limits())
     pipeline.append(completed[0])
     assert pipeline.held_bytes == two + len("hosttcontent-length9") + 9
 
 
 def test_many_pipelined_requests_count_as_the_memory_that_they_take() -> None:
-    pipeline = Pipeline(Limits())
+    pipeline = RequestQueue(Limits())
     request = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"
     RequestParser(Limits(), pipeline.append).feed(request * 100)
     assert len(pipeline) == 100
@@ -233,7 +233,7 @@ def test_an_expectation_is_met_once_and_not_after_the_body_has_begun() -> None:
 
 
 def test_a_pipeline_is_full_by_count_or_by_bytes() -> None:
-    pipeline = Pipeline(Limits(pipeline_requests_max=3, pipeline_bytes_max=2_500))
+    pipeline = RequestQueue(Limits(pipeline_requests_max=3, pipeline_bytes_max=2_500))
     parser = RequestParser(Limits(), pipeline.append)
     post = b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 3\r\n\r\nabc"
     full = []

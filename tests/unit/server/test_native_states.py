@@ -15,10 +15,10 @@ from headwater.server.native import states
 from headwater.server.native.states import (
     DEADLINES,
     TRANSITIONS,
-    Clock,
+    ConnectionClock,
+    ConnectionState,
     Event,
     Lifecycle,
-    State,
 )
 from headwater.transitions import ImpossibleTransitionError
 from tests.unit.server.rig import Rig
@@ -26,7 +26,7 @@ from tests.unit.server.rig import Rig
 LIMITS = {field.name for field in msgspec.structs.fields(Limits)}
 
 
-def reachable(start: State) -> set[State]:
+def reachable(start: ConnectionState) -> set[ConnectionState]:
     found, new = {start}, [start]
     while new:
         for state in TRANSITIONS[new.pop()].values():
@@ -37,18 +37,18 @@ def reachable(start: State) -> set[State]:
 
 
 def test_every_state_can_be_reached_and_ends() -> None:
-    assert set(TRANSITIONS) == set(State)
-    assert reachable(State.ACCEPTED) == set(State)
+    assert set(TRANSITIONS) == set(ConnectionState)
+    assert reachable(ConnectionState.ACCEPTED) == set(ConnectionState)
     for state, moves in TRANSITIONS.items():
-        assert moves[Event.LOST] is State.CLOSED, state
-    assert reachable(State.CLOSED) == {State.CLOSED}
+        assert moves[Event.LOST] is ConnectionState.CLOSED, state
+    assert reachable(ConnectionState.CLOSED) == {ConnectionState.CLOSED}
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", ConnectionState)
 @pytest.mark.parametrize("event", Event)
-def test_every_event_in_every_state(state: State, event: Event) -> None:
+def test_every_event_in_every_state(state: ConnectionState, event: Event) -> None:
     limits = Limits()
-    clock = Clock(limits)
+    clock = ConnectionClock(limits)
     clock.now_s = 100.0
     machine = Lifecycle(clock)
     machine._state, machine._deadline_s = state, -1.0
@@ -70,7 +70,7 @@ def test_every_event_in_every_state(state: State, event: Event) -> None:
 
 def test_the_documented_deadlines_are_those_that_apply() -> None:
     documented = dict(re.findall(r"^    ([A-Z_]+) +\S.*?  (\w+_s|none)(?=\s)", states.__doc__ or "", re.MULTILINE))
-    assert documented == {state.name: DEADLINES.get(state, "none") for state in State}
+    assert documented == {state.name: DEADLINES.get(state, "none") for state in ConnectionState}
     assert set(DEADLINES.values()) <= LIMITS
 
 
@@ -130,5 +130,5 @@ def test_no_client_and_no_handler_leads_to_an_impossible_transition(steps: list[
         else:
             rig.drain()
     rig.lose()
-    assert rig.connection._state is State.CLOSED
+    assert rig.connection._state is ConnectionState.CLOSED
     assert rig.shared.requests.held_bytes == rig.shared.ahead.held_bytes == rig.shared.responses.held_bytes == 0

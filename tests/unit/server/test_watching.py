@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.server.watching import Watcher
+from headwater.server.watching import FileWatcher
 from tests import virtual_time
 from tests.waiting import wait_until_async
 
@@ -27,8 +27,8 @@ class Place:
         self.loads += 1
         return int(self.path.read_text())
 
-    def watched(self, every_s: float = EVERY_S) -> Watcher:
-        watcher = Watcher(every_s)
+    def watched(self, every_s: float = EVERY_S) -> FileWatcher:
+        watcher = FileWatcher(every_s)
         self.used.append(watcher.add("the number", [self.path], self.load, self.used.append))
         return watcher
 
@@ -141,7 +141,7 @@ def test_nothing_to_watch_is_no_task(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def main() -> None:
-        watcher = Watcher()
+        watcher = FileWatcher()
         watcher.start()
         assert len(asyncio.all_tasks()) == 1
         watcher.reload()

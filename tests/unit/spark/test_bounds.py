@@ -17,7 +17,7 @@ from headwater.errors import OptionError
 from headwater.spark.bounds import Bounds
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
-from headwater.spark.positions import Place
+from headwater.spark.positions import StreamPlace
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -43,7 +43,7 @@ def paths(client: Client) -> list[str]:
     return paths
 
 
-def bounds(client: Client, server: Server, **given: str) -> tuple[dict[str, Place], dict[str, Place]]:
+def bounds(client: Client, server: Server, **given: str) -> tuple[dict[str, StreamPlace], dict[str, StreamPlace]]:
     options = read_options({"url": server.url, **given}, bounded=True)
     planner = Planner(options, client)
     found = planner.check()
@@ -68,7 +68,7 @@ def test_the_first_record_at_or_after_a_time(
     (_, _), (second_b, _), (_, _) = times(client, b)
     asked = moment.isoformat() if form == "RFC 3339" else str(round(moment.timestamp() * 1000))
     start, end = bounds(client, server, startingTimestamp=asked, endingTimestamp=asked, **named)
-    assert start == end == {a: Place(second), b: Place(second_b)}
+    assert start == end == {a: StreamPlace(second), b: StreamPlace(second_b)}
 
 
 def test_a_time_for_each_stream(client: Client, server: Server, paths: list[str]) -> None:
@@ -77,11 +77,11 @@ def test_a_time_for_each_stream(client: Client, server: Server, paths: list[str]
     tail_a, tail_b = (client.stream(path).head().tail_offset for path in paths)
     given = json.dumps({a: round(moment.timestamp() * 1000)})
     start, end = bounds(client, server, streams=f"{a},{b}", startingTimestamp=given)
-    assert start == {a: Place(second), b: Place()}
-    assert end == {a: Place(tail_a), b: Place(tail_b)}
+    assert start == {a: StreamPlace(second), b: StreamPlace()}
+    assert end == {a: StreamPlace(tail_a), b: StreamPlace(tail_b)}
     start, end = bounds(client, server, streams=f"{a},{b}", endingTimestamp=given)
-    assert start == {a: Place(), b: Place()}
-    assert end == {a: Place(second), b: Place(tail_b)}
+    assert start == {a: StreamPlace(), b: StreamPlace()}
+    assert end == {a: StreamPlace(second), b: StreamPlace(tail_b)}
     with pytest.raises(OptionError, match="startingTimestamp names streams that do not exist: nobody"):
         bounds(client, server, pattern=f"{a[:-1]}*", startingTimestamp='{"nobody": 1}')
 
@@ -91,12 +91,15 @@ def test_times_before_and_after_everything(client: Client, server: Server, paths
     first, *_, (_, last) = times(client, a)
     tail = client.stream(a).head().tail_offset
     later = (last + timedelta(milliseconds=1)).isoformat()
-    assert bounds(client, server, streams=a, startingTimestamp=later) == ({a: Place(tail)}, {a: Place(tail)})
-    assert bounds(client, server, streams=a, startingTimestamp="0")[0] == {a: Place(first[0])}
+    assert bounds(client, server, streams=a, startingTimestamp=later) == (
+        {a: StreamPlace(tail)},
+        {a: StreamPlace(tail)},
+    )
+    assert bounds(client, server, streams=a, startingTimestamp="0")[0] == {a: StreamPlace(first[0])}
     with pytest.raises(OptionError, match="is before the start"):
         bounds(client, server, streams=a, startingTimestamp=later, endingTimestamp="0")
     client.stream(a).close()
-    assert bounds(client, server, streams=a, startingTimestamp=later)[0] == {a: Place(tail, ended=True)}
+    assert bounds(client, server, streams=a, startingTimestamp=later)[0] == {a: StreamPlace(tail, ended=True)}
 
 
 def test_data_appended_after_planning_is_not_read(client: Client, server: Server, paths: list[str]) -> None:
@@ -106,7 +109,7 @@ def test_data_appended_after_planning_is_not_read(client: Client, server: Server
     planner = Planner(options, client)
     found = planner.check()
     client.stream(a).append(7)
-    assert Bounds(options, client, planner).start(found) == {a: Place(found[a].tail_offset)}
+    assert Bounds(options, client, planner).start(found) == {a: StreamPlace(found[a].tail_offset)}
 
 
 def test_a_server_without_record_times(server: Server, paths: list[str]) -> None:

@@ -14,12 +14,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from headwater import limits
 from headwater.client import Client
 from headwater.errors import DataLossError, OptionError
-from headwater.spark.catalogue import Catalogue
+from headwater.spark.catalogue import StreamDirectory
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Places, Planner, from_json, to_json
-from headwater.spark.positions import Place, Range
-from headwater.spark.querying import Part
+from headwater.spark.positions import StreamPlace, StreamRange
+from headwater.spark.querying import TaskInput
 from headwater.spark.sources import StreamReader
 from tests.servers import Server
 from tests.waiting import LIMIT_S
@@ -89,7 +89,7 @@ def options_of(server: Server, **given: str) -> ReadOptions:
     return read_options({"url": server.url, **given}, bounded=False)
 
 
-def rows_of(options: ReadOptions, client: Client, ranges: list[list[Range]]) -> list[dict[str, str]]:
+def rows_of(options: ReadOptions, client: Client, ranges: list[list[StreamRange]]) -> list[dict[str, str]]:
     reader = RangeReader(options.connection, client, VALUES, state=False)
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
 
@@ -117,7 +117,7 @@ def test_streams_of_other_servers_are_requested_several_at_a_time(
     server: Server, prefix: str, connect: Connect
 ) -> None:
     transport = Counting(without="/__ds/", together=3)
-    looked = Catalogue(options_of(server, streams=named(prefix)), connect(transport))
+    looked = StreamDirectory(options_of(server, streams=named(prefix)), connect(transport))
     assert len(looked.look()) == MANY
     assert sorted(transport.asked[1:]) == [f"HEAD {path}" for path in named(prefix).split(",")]
     assert 3 <= transport.most <= limits.SPARK_REQUESTS_AT_ONCE
@@ -134,7 +134,7 @@ def test_few_named_streams_among_many_others(
     monkeypatch.setattr("headwater.limits.SPARK_LISTED_PER_NAMED_MAX", 5)
     wanted = [f"{prefix}/{number:03d}" for number in (2, MANY - 1)]
     transport = Counting()
-    looked = Catalogue(options_of(server, streams=",".join(wanted)), connect(transport))
+    looked = StreamDirectory(options_of(server, streams=",".join(wanted)), connect(transport))
     assert list(looked.look()) == wanted
     assert transport.asked == ["GET __ds/streams", f"HEAD {wanted[1]}"]
     looked.look()
@@ -142,7 +142,7 @@ def test_few_named_streams_among_many_others(
 
 
 def test_a_pattern_needs_a_list(server: Server, prefix: str, connect: Connect) -> None:
-    looked = Catalogue(options_of(server, pattern=f"{prefix}/*"), connect(Counting(without="/__ds/")))
+    looked = StreamDirectory(options_of(server, pattern=f"{prefix}/*"), connect(Counting(without="/__ds/")))
     with pytest.raises(OptionError, match="use streams instead"):
         looked.look()
 
@@ -157,7 +157,7 @@ def test_a_stream_that_is_created_again_between_planning_and_reading(
     client.stream(path).create(messages=[1])
     options = options_of(server, pattern=path, failOnDataLoss="false" if lossy else "true")
     planner = Planner(options, client)
-    start: Places = {path: Place(client.stream(path).head().tail_offset if begun else "-1")}
+    start: Places = {path: StreamPlace(client.stream(path).head().tail_offset if begun else "-1")}
     client.stream(path).append(2)
     end = planner.advance(start, planner.tails(), limited=False)
     client.stream(path).delete()
@@ -165,12 +165,12 @@ def test_a_stream_that_is_created_again_between_planning_and_reading(
     [ranges] = planner.partitions(start, end)
     reader = StreamReader(options, VALUES, state=False)
     if lossy:
-        assert list(reader.read(Part(ranges))) == []
+        assert list(reader.read(TaskInput(ranges))) == []
         after = planner.advance(end, planner.tails(), limited=False)
         assert [row["value"] for row in rows_of(options, client, planner.partitions(end, after))] == ["3", "4"]
     else:
         with pytest.raises(DataLossError, match=path):
-            list(reader.read(Part(ranges)))
+            list(reader.read(TaskInput(ranges)))
 
 
 def test_forks_are_read_from_the_beginning_of_their_source(server: Server, client: Client) -> None:

@@ -23,7 +23,7 @@ from headwater.spark.planning import Planner
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Gatherer, place_of
 from headwater.spark.tables.columns import SCHEMA as TABLE_SCHEMA
-from headwater.spark.tables.options import Use, table_read_options
+from headwater.spark.tables.options import OptionUse, table_read_options
 from headwater.spark.tables.planning import TablePlanner
 from headwater.spark.tables.reading import RowRangeReader
 from tests.edges import free_port
@@ -88,7 +88,7 @@ def read(url: str, path: str, **given: str) -> list[str]:
 
 def read_table(url: str, name: str, **given: str) -> list[str]:
     given = {"url": url, "table": name, "retryTimeout": "1", **given}
-    options = table_read_options(given, Use.BATCH)
+    options = table_read_options(given, OptionUse.BATCH)
     with options.connection.open(patient=False) as client:
         planner = TablePlanner(options, client)
         tail = planner.tail()

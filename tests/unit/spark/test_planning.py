@@ -19,7 +19,7 @@ from headwater.spark.columns import RangeReader
 from headwater.spark.formats import DurableStreamsFormat, StreamStateFormat
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Places, Planner, from_json, to_json
-from headwater.spark.positions import Place, Range
+from headwater.spark.positions import StreamPlace, StreamRange
 from headwater.spark.sources import StreamReader
 from tests.restores import Restorable
 from tests.servers import Server
@@ -55,7 +55,7 @@ def reader(server: Server, extended: bool) -> Iterator[Client]:
 
 
 def rows_of(
-    options: ReadOptions, client: Client, ranges: list[list[Range]], schema: StructType = VALUES
+    options: ReadOptions, client: Client, ranges: list[list[StreamRange]], schema: StructType = VALUES
 ) -> list[dict[str, object]]:
     reader = RangeReader(options.connection, client, schema, state=schema is STATES)
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
@@ -103,12 +103,12 @@ def test_any_limits_and_any_splits_read_everything_once(
             if options.records_max is not None:
                 assert 0 < len(rows) <= options.records_max
             for path in paths:
-                own = planner.partitions({path: place.get(path, Place())}, {path: end[path]})
+                own = planner.partitions({path: place.get(path, StreamPlace())}, {path: end[path]})
                 read[path] += [str(row["value"]) for row in rows_of(options, reader, own)]
             place = end
     while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
         for path in paths:
-            own = planner.partitions({path: place.get(path, Place())}, {path: end[path]})
+            own = planner.partitions({path: place.get(path, StreamPlace())}, {path: end[path]})
             read[path] += [str(row["value"]) for row in rows_of(options, reader, own)]
         place = end
     assert read == {path: [str(number) for number in range(numbers[path])] for path in paths}
@@ -123,7 +123,7 @@ def test_offset_and_position_of_a_row_lead_to_its_message(server: Server, client
     options = read_options({"url": server.url, "streams": path, "minPartitions": "4"}, bounded=True)
     planner = Planner(options, client)
     end = planner.resolve(options.ending, planner.check())
-    for place in (Place(), Place("-1", 4), Place(stream.splits(parts=3).splits[0], 11)):
+    for place in (StreamPlace(), StreamPlace("-1", 4), StreamPlace(stream.splits(parts=3).splits[0], 11)):
         for row in rows_of(options, client, planner.partitions({path: place}, end))[::5]:
             [found, *_] = stream.read(type=bytes, offset=str(row["offset"]), skip=int(str(row["position"]))).all()
             assert found.decode() == row["value"]
@@ -179,7 +179,7 @@ def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1, 2, 3])
     tail = client.stream(path).head().tail_offset
-    beyond = Place(tail[:-4] + "9999")
+    beyond = StreamPlace(tail[:-4] + "9999")
     options = read_options({"url": server.url, "streams": path}, bounded=False)
     with pytest.raises(DataLossError, match=f"{path}: unread data after {beyond.offset}"):
         Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
@@ -193,9 +193,9 @@ def test_a_stream_that_the_options_no_longer_select(server: Server, client: Clie
     for wanted in ({"streams": f"{path}/a"}, {"pattern": f"{path}/[a]"}):
         options = read_options({"url": server.url, **wanted}, bounded=False)
         planner = Planner(options, client)
-        start = {f"{path}/a": Place(), f"{path}/b": Place("x")}
+        start = {f"{path}/a": StreamPlace(), f"{path}/b": StreamPlace("x")}
         end = planner.advance(start, planner.tails(), limited=True)
-        assert end[f"{path}/b"] == Place("x")
+        assert end[f"{path}/b"] == StreamPlace("x")
         assert [row["value"] for row in rows_of(options, client, planner.partitions(start, end))] == ["1"]
 
 
@@ -204,7 +204,7 @@ def test_a_stream_that_was_created_again_is_read_from_its_beginning(server: Serv
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1, 2])
     options = read_options({"url": server.url, "stream": path, "failOnDataLoss": "false"}, bounded=False)
-    before = {path: Place(client.stream(path).head().tail_offset)}
+    before = {path: StreamPlace(client.stream(path).head().tail_offset)}
     client.stream(path).delete()
     client.stream(path).create()
     beginning = client.stream(path).head().tail_offset
@@ -240,7 +240,7 @@ def test_batches_are_limited_in_bytes(server: Server, client: Client, reader: Cl
         stream.append(b"0123456789")
     options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": "25"}, bounded=False)
     planner = Planner(options, reader)
-    place: Places = {path: Place()}
+    place: Places = {path: StreamPlace()}
     sizes, read = [], ""
     while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
         text = "".join(str(row["value"]) for row in rows_of(options, reader, planner.partitions(place, end)))
@@ -258,7 +258,7 @@ def test_text_is_limited_between_characters(server: Server, client: Client, read
         client.stream(path).create(content_type="text/plain", messages=[text])
         options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": str(size)}, bounded=False)
         planner = Planner(options, reader)
-        place: Places = {path: Place()}
+        place: Places = {path: StreamPlace()}
         read = ""
         while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
             read += "".join(str(row["value"]) for row in rows_of(options, reader, planner.partitions(place, end)))
@@ -273,9 +273,9 @@ def test_a_range_that_was_truncated(server: Server, client: Client, content_type
     client.stream(path).create(content_type=content_type, messages=["123"])
     tail = client.stream(path).head().tail_offset
     options = read_options({"url": server.url, "streams": path}, bounded=False)
-    for start, extra in ((Place("-1", 7), 0), (Place(), 9)):
+    for start, extra in ((StreamPlace("-1", 7), 0), (StreamPlace(), 9)):
         with pytest.raises(DataLossError):
-            rows_of(options, client, [[Range(path, content_type, start, Position(tail, extra))]])
+            rows_of(options, client, [[StreamRange(path, content_type, start, Position(tail, extra))]])
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_text_that_was_appended_in_pieces_of_characters(
     options = options_of(server, streams=path, minPartitions=parts)
     text = "aé𝄞€".encode() * 3
     planner = Planner(options, reader)
-    place: Places = {path: Place()}
+    place: Places = {path: StreamPlace()}
     inside = {at for at in range(len(text)) if not _is_text(text[: at + 1])}
     read = ""
     for start in range(len(text)):
@@ -468,7 +468,7 @@ class Restored:
             options = read_options({"url": server.url, "streams": "s", **self._options}, bounded=False)
             yield Planner(options, client), client, options
 
-    def lose(self, *lost: object, closed: bool = False) -> dict[str, Place]:
+    def lose(self, *lost: object, closed: bool = False) -> dict[str, StreamPlace]:
         """Read the stream to its end, and lose everything after the first message. Returns where the query stopped."""
         with self.planner() as (_, client, _):
             client.stream("s").create(messages=["kept"])
@@ -529,7 +529,7 @@ def test_a_query_that_stopped_inside_a_lost_append_fails_after_a_restore(most: s
     query.servers.save()
     with query.planner() as (planner, client, _):
         client.stream("s").append_many(["lost 1", "lost 2", "lost 3"])
-        start: dict[str, Place] = {}
+        start: dict[str, StreamPlace] = {}
         steps = []
         while not start or not start["s"].skip:
             end = planner.advance(start, planner.tails(), limited=True)

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryPro
 
 from headwater.client import Client
 from headwater.errors import OptionError
-from headwater.spark import Progress, StreamLag, lag
+from headwater.spark import QueryProgress, StreamLag, lag
 from tests.servers import Server
 
 
@@ -76,7 +76,7 @@ def test_rows_are_unknown_before_the_first_batch_ends() -> None:
 
 def test_a_line_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
     told: list[list[StreamLag]] = []
-    listener = Progress(lambda _, behind: told.append(behind))
+    listener = QueryProgress(lambda _, behind: told.append(behind))
     with caplog.at_level(logging.INFO, "headwater.spark.progress"):
         for end in (at(100), at(300)):
             streams = source({"a": at(0)}, {"a": end}, {"a": at(300)})

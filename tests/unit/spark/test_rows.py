@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.spark.options import NonFinite
-from headwater.spark.rows import Encoder, checked_json
+from headwater.spark.rows import MessageEncoder, checked_json
 from headwater.spark.texts import join, text_column
 
 JSON = st.recursive(
@@ -113,7 +113,7 @@ def test_values_of_every_type_become_json() -> None:
     value = {name: cell for name, _, cell in kinds}
     rows = [{"type": "t", "key": "k", "operation": "insert", "value": value}]
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
-    [(target, messages)] = Encoder(schema, "a", ContentKind.JSON, state=True).encode(batch)
+    [(target, messages)] = MessageEncoder(schema, "a", ContentKind.JSON, state=True).encode(batch)
     assert target == "a"
     assert json.loads(messages[0].as_py())["value"] == {
         "long": 2**60,
@@ -132,7 +132,7 @@ def encoded(kind: DataType, cells: list[Any], policy: NonFinite = NonFinite.FAIL
     schema = StructType([*strings("type", "key", "operation").fields, StructField("value", kind)])
     rows = [{"type": "t", "key": "k", "operation": "insert", "value": cell} for cell in cells]
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
-    encoder = Encoder(schema, "a", ContentKind.JSON, state=True, non_finite=policy)
+    encoder = MessageEncoder(schema, "a", ContentKind.JSON, state=True, non_finite=policy)
     return [json.loads(text)["value"] for _, texts in encoder.encode(batch) for text in texts.to_pylist()]
 
 
@@ -168,7 +168,7 @@ def test_rows_go_to_their_targets_in_order() -> None:
     batch = pa.RecordBatch.from_pydict({"stream": ["b", "/a/", "b", "a"], "value": ["1", "2", "3", "4"]})
     found = [
         (target, part.to_pylist())
-        for target, part in Encoder(schema, None, ContentKind.JSON, state=False).encode(batch)
+        for target, part in MessageEncoder(schema, None, ContentKind.JSON, state=False).encode(batch)
     ]
     by_target: dict[str, list[bytes]] = {}
     for target, messages in found:
@@ -182,12 +182,12 @@ def test_invalid_targets(target: str) -> None:
     schema = strings("stream", "value")
     batch = pa.RecordBatch.from_pydict({"stream": ["fine", target], "value": ["1", "2"]})
     with pytest.raises(SchemaError, match="stream"):
-        list(Encoder(schema, None, ContentKind.JSON, state=False).encode(batch))
+        list(MessageEncoder(schema, None, ContentKind.JSON, state=False).encode(batch))
 
 
 def test_invalid_events() -> None:
     schema = strings("type", "key", "operation", "value", "control")
-    encoder = Encoder(schema, "a", ContentKind.JSON, state=True)
+    encoder = MessageEncoder(schema, "a", ContentKind.JSON, state=True)
     for row in (
         ["t", "k", "put", "1", None],
         ["t", None, "insert", "1", None],

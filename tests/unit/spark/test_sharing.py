@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.spark.positions import Place, byte_position
+from headwater.spark.positions import StreamPlace, byte_position
 from headwater.spark.sharing import BatchLimits, Division, Walked
 
 SIZE = 10  # bytes of a record, which is one message
 
 
-def place(number: int) -> Place:
-    return Place(f"{1:016d}_{number * SIZE:016d}")
+def place(number: int) -> StreamPlace:
+    return StreamPlace(f"{1:016d}_{number * SIZE:016d}")
 
 
-def number_of(at: Place) -> int:
+def number_of(at: StreamPlace) -> int:
     return (byte_position(at.offset) or 0) // SIZE
 
 
@@ -30,7 +30,7 @@ class Records:
         self._times = times
         self._has_times = has_times
 
-    def walk(self, shares: Mapping[str, tuple[Place, Place, BatchLimits]]) -> dict[str, Walked]:
+    def walk(self, shares: Mapping[str, tuple[StreamPlace, StreamPlace, BatchLimits]]) -> dict[str, Walked]:
         found = {}
         for path, (start, end, (records, size)) in shares.items():
             counts = [number_of(end) - number_of(start)]
@@ -40,19 +40,19 @@ class Records:
             found[path] = Walked(place(number_of(start) + count), count, count * SIZE, lambda taken: taken // SIZE)
         return found
 
-    def next_times(self, places: Mapping[str, Place]) -> dict[str, int] | None:
+    def next_times(self, places: Mapping[str, StreamPlace]) -> dict[str, int] | None:
         if not self._has_times:
             return None
         return {path: self._times[path][number_of(at)] for path, at in places.items()}
 
-    def bytes_until(self, ends: Mapping[str, tuple[Place, int]]) -> dict[str, tuple[Place, int]]:
+    def bytes_until(self, ends: Mapping[str, tuple[StreamPlace, int]]) -> dict[str, tuple[StreamPlace, int]]:
         found = {}
         for path, (start, at_ms) in ends.items():
             number = bisect_left(self._times[path], at_ms)
             found[path] = (place(number), (number - number_of(start)) * SIZE)
         return found
 
-    def size(self, start: Place, end: Place) -> int:
+    def size(self, start: StreamPlace, end: StreamPlace) -> int:
         return max(1, (number_of(end) - number_of(start)) * SIZE)
 
 

@@ -16,7 +16,7 @@ from headwater.errors import MessageError, OptionError
 from headwater.protocol.state.events import EventDecoder
 from headwater.spark.columns import STATE_COLUMNS
 from headwater.spark.options import read_options
-from headwater.spark.querying import Part
+from headwater.spark.querying import TaskInput
 from headwater.spark.sources import BatchReader
 from headwater.state.bootstrap import RawState, snapshot_path
 from tests.servers import Server
@@ -64,7 +64,7 @@ def rows(server: Server, schema: StructType = ALL, /, **given: str) -> list[dict
     options = read_options({"url": server.url, **given}, bounded=True)
     reader = BatchReader(options, schema, state=True)
     parts = reader.partitions()
-    assert all(isinstance(part, Part) for part in parts)
+    assert all(isinstance(part, TaskInput) for part in parts)
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 

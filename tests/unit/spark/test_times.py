@@ -19,7 +19,7 @@ from headwater.positions import Position
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import read_options
 from headwater.spark.planning import Places, Planner, to_json
-from headwater.spark.positions import Range
+from headwater.spark.positions import StreamRange
 from headwater.spark.times import AppendTimes
 from tests.servers import Server
 
@@ -142,7 +142,9 @@ class Pages:
 
 def test_pages_of_times_are_fetched_as_messages_are_read() -> None:
     pages = Pages(10)
-    part = Range("s", "application/json", Position(f"{1:016d}_{10:016d}"), Position(f"{1:016d}_{100:016d}"), exact=True)
+    part = StreamRange(
+        "s", "application/json", Position(f"{1:016d}_{10:016d}"), Position(f"{1:016d}_{100:016d}"), exact=True
+    )
     times = AppendTimes(pages, part)  # type: ignore[arg-type]
     assert pages.asked == 0
 
@@ -162,6 +164,6 @@ def test_pages_of_times_are_fetched_as_messages_are_read() -> None:
 
 def test_a_deleted_stream_is_not_taken_for_a_server_without_times(server: Server) -> None:
     with Client(server.url) as client:
-        part = Range("times/missing", "application/json", Position(), Position(), exact=True)
+        part = StreamRange("times/missing", "application/json", Position(), Position(), exact=True)
         with pytest.raises(StreamNotFoundError):
             AppendTimes(client.stream(part.path), part).column(np.array([0], np.int64))

@@ -9,7 +9,7 @@ import pytest
 
 from headwater import limits
 from headwater.client import Client, Put
-from headwater.spark.watching import TableWatcher, Watcher
+from headwater.spark.watching import TableWatcher, TailWatcher
 from tests.servers import Server
 from tests.waiting import LIMIT_S
 
@@ -26,7 +26,7 @@ def test_the_wait_ends_when_a_stream_has_new_data(server: Server) -> None:
     with Client(server.url) as client:
         stream = client.stream("watching/one")
         stream.create()
-        watcher = Watcher(client)
+        watcher = TailWatcher(client)
         ends = {"watching/one": stream.head().tail_offset}
         assert not watcher.wait(ends, 0.1)
         threads = set(threading.enumerate())
@@ -40,7 +40,7 @@ def test_the_wait_ends_when_a_stream_has_new_data(server: Server) -> None:
 
 def test_a_failing_watch_does_not_cause_a_busy_loop(server: Server, pauses: list[float]) -> None:
     with Client(server.url) as client:
-        watcher = Watcher(client)
+        watcher = TailWatcher(client)
         for _ in range(5):
             assert watcher.wait({"watching/missing": "-1"}, LIMIT_S)
     assert pauses == [limits.SPARK_POLL_S] * 5

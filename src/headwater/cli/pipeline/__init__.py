@@ -16,7 +16,7 @@ from headwater.cli.pipeline import watching
 from headwater.cli.pipeline.config import (
     KINDS,
     JobOptions,
-    Pipeline,
+    PipelineFile,
     SessionOptions,
     job_options,
     layered,
@@ -53,7 +53,7 @@ def _command(kind: type[JobOptions]) -> Callable[..., None]:
             where = "the options" if config is None else str(config)
             options = job_options(kind, given, where)
             jobs = {str(kind.job): options}
-            watching.run(Pipeline(session_options(session, where), jobs))
+            watching.run(PipelineFile(session_options(session, where), jobs))
 
     config = typer.Option("--config", help="A TOML file with the options.", show_default=False)
     flags = [_flag(option) for option in (*options_of(kind), *options_of(SessionOptions))]

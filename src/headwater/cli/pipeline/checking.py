@@ -33,16 +33,16 @@ def check_jobs(jobs: Mapping[str, JobOptions]) -> None:
 def _check_server(options: JobOptions) -> None:
     """Check the server, its files, and what is read from it or written to it."""
     from headwater.pipeline.connecting import check_connection
-    from headwater.pipeline.sources import Source
-    from headwater.pipeline.targets import Target
+    from headwater.pipeline.sources import JobSource
+    from headwater.pipeline.targets import PublishTarget
 
     check_connection(options.url, options.token, options.connecting)
     if isinstance(options, PublishOptions):
-        Target(url=options.url, type=options.type, to=options.to, to_table=options.to_table).check()
+        PublishTarget(url=options.url, type=options.type, to=options.to, to_table=options.to_table).check()
     if isinstance(options, SnapshotOptions):
-        Source(url=options.url, streams=options.streams).check()
+        JobSource(url=options.url, streams=options.streams).check()
     if isinstance(options, ArchiveOptions | MaterializeOptions):
-        Source(
+        JobSource(
             url=options.url,
             streams=options.streams,
             starting_offsets=options.starting_offsets,

@@ -225,14 +225,14 @@ class SessionOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     metrics_port: Annotated[Port | None, about("Serve metrics for Prometheus on this port.")] = None
 
 
-class Pipeline(msgspec.Struct, frozen=True):
+class PipelineFile(msgspec.Struct, frozen=True):
     """The content of a file: the session, and jobs by name."""
 
     session: SessionOptions
     jobs: dict[str, JobOptions]
 
 
-def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pipeline:
+def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> PipelineFile:
     """Read a file of jobs. Options above `[jobs.NAME]` are for every job that has them; `overrides` take precedence."""
     overrides = tables_parsed(overrides or {}, "the options")
     given = read_toml(path)
@@ -252,7 +252,7 @@ def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> Pip
         forced = {key: value for key, value in overrides.items() if key in shared}
         jobs[name] = job_options(kinds[name], layered(shared, tables_parsed(own, where), forced), where)
     _refuse_shared_places(jobs)
-    return Pipeline(session_options(session, str(path)), jobs)
+    return PipelineFile(session_options(session, str(path)), jobs)
 
 
 def _refuse_shared_places(jobs: Mapping[str, JobOptions]) -> None:

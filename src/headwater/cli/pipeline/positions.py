@@ -36,11 +36,11 @@ def status_of(name: str, options: JobOptions) -> JobStatus:
 def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobStatus:
     from headwater.pipeline.checkpoints import beside, position_of
     from headwater.pipeline.locations import local_path
-    from headwater.pipeline.sources import Source
+    from headwater.pipeline.sources import JobSource
     from headwater.positions import Position
     from headwater.spark.positions import EARLIEST_PLACE, bytes_between
 
-    source = Source(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
+    source = JobSource(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
     tails = source.tails(patient=False)
     directory = local_path(beside(options.table, "checkpoint", options.checkpoint))
     if directory is None:
@@ -64,9 +64,9 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
     from headwater.pipeline.lake import Lake
     from headwater.pipeline.locations import local_path
     from headwater.pipeline.publish import default_checkpoint, published_version, skipped_versions
-    from headwater.pipeline.targets import Target
+    from headwater.pipeline.targets import PublishTarget
 
-    target = Target(
+    target = PublishTarget(
         url=options.url,
         type=options.type,
         to=options.to,
@@ -92,9 +92,9 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
 
 def _of_snapshots(name: str, options: SnapshotOptions) -> JobStatus:
     from headwater.pipeline.snapshot import behind_newest
-    from headwater.pipeline.sources import Source
+    from headwater.pipeline.sources import JobSource
 
-    source = Source(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
+    source = JobSource(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
     tails = source.tails(patient=False)
     with source.client() as client:
         lags = {path: behind_newest(client, path, info.tail_offset) for path, info in tails.items()}

@@ -27,11 +27,11 @@ from headwater.cli.pipeline.sessions import is_waiting_for_executors, start_sess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.cli.pipeline.config import Pipeline
-    from headwater.pipeline.jobs import Job, Progress
+    from headwater.cli.pipeline.config import PipelineFile
+    from headwater.pipeline.jobs import Job, JobProgress
 
 
-def run(pipeline: Pipeline) -> None:
+def run(pipeline: PipelineFile) -> None:
     """Run jobs until all have ended, one has failed, or a signal arrives. Raises the error of a failed job."""
     from headwater.pipeline.metrics import serving_metrics
 
@@ -76,7 +76,7 @@ class _Run:
     """The jobs that were started, and those that wait for others."""
 
     def __init__(
-        self, pipeline: Pipeline, spark: SparkSession, order: Mapping[str, set[str]], jobs: dict[str, Job]
+        self, pipeline: PipelineFile, spark: SparkSession, order: Mapping[str, set[str]], jobs: dict[str, Job]
     ) -> None:
         self._pipeline = pipeline
         self._spark = spark
@@ -99,7 +99,7 @@ class _Run:
         self._ended = {name for name, job in self.jobs.items() if job.wait(pause_s)}
         return len(self._ended) == len(self._pipeline.jobs)
 
-    def looks(self) -> dict[str, Progress]:
+    def looks(self) -> dict[str, JobProgress]:
         found = _looks(self.jobs)
         is_waiting = not self._pipeline.session.master.startswith("local") and is_waiting_for_executors(self._spark)
         if is_waiting:
@@ -123,7 +123,7 @@ def _stop(jobs: Mapping[str, Job]) -> None:
             job.stop()
 
 
-def _looks(jobs: Mapping[str, Job]) -> dict[str, Progress]:
+def _looks(jobs: Mapping[str, Job]) -> dict[str, JobProgress]:
     return {name: job.progress() for name, job in jobs.items()}
 
 
@@ -159,7 +159,7 @@ class _Lines:
     def __init__(self) -> None:
         self._said_s = 0.0
 
-    def show(self, looks: Mapping[str, Progress], seconds: float) -> None:
+    def show(self, looks: Mapping[str, JobProgress], seconds: float) -> None:
         if seconds - self._said_s < limits.PIPELINE_LINE_EVERY_S:
             return
         self._said_s = seconds
@@ -173,7 +173,7 @@ class _Live:
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, looks: Mapping[str, Progress], seconds: float) -> None:
+    def show(self, looks: Mapping[str, JobProgress], seconds: float) -> None:
         self._live.update(_table(looks, seconds))
 
 
@@ -186,7 +186,7 @@ def _board() -> Iterator[_Lines | _Live]:
         yield _Live(live)
 
 
-def told(progress: Progress) -> str:
+def told(progress: JobProgress) -> str:
     """One line with rows, rate and lag, and the streams with the largest lag; before the first batch, what is done."""
     text = f"{progress.rows:,} rows in {progress.batches:,} batches, {progress.rows_per_s:,.0f} rows/s"
     if not progress.batches and progress.doing:
@@ -198,12 +198,12 @@ def told(progress: Progress) -> str:
     return f"{text}, {sum(progress.lag_bytes.values()):,} bytes behind" + (f" ({streams})" if behind else "")
 
 
-def _furthest(progress: Progress) -> list[tuple[str, int]]:
+def _furthest(progress: JobProgress) -> list[tuple[str, int]]:
     behind = [(path, lag) for path, lag in progress.lag_bytes.items() if lag]
     return sorted(behind, key=lambda one: -one[1])[: limits.PIPELINE_STREAMS_SHOWN]
 
 
-def _table(looks: Mapping[str, Progress], seconds: float) -> Group:
+def _table(looks: Mapping[str, JobProgress], seconds: float) -> Group:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("job", "rows", "batches", "rows/s", "bytes behind", ""):
         table.add_column(column, justify="left" if column in ("job", "") else "right", no_wrap=True)

@@ -20,8 +20,8 @@ from headwater.client.effects import (
     Batch,
     Emit,
     Flow,
-    Progress,
     Report,
+    RunningFlow,
 )
 from headwater.client.flows import StreamInfo
 from headwater.client.forking import Pools
@@ -166,12 +166,12 @@ class AsyncClient:
         self._pools = Pools(lambda: httpx.AsyncClient(limits=POOL, verify=tls_context()), None)
 
     async def _run(self, flow: Flow[R]) -> R:
-        progress = Progress(flow)
+        progress = RunningFlow(flow)
         async for _ in self._drive(progress, AsyncTransport(self._pools, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 
-    async def _drive(self, progress: Progress[Any], transport: AsyncTransport) -> AsyncGenerator[Batch[Any], None]:
+    async def _drive(self, progress: RunningFlow[Any], transport: AsyncTransport) -> AsyncGenerator[Batch[Any], None]:
         """Perform the effects of a flow until it ends or the transport is interrupted."""
         async with contextlib.aclosing(transport):
             effect = progress.go()

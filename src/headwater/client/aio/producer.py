@@ -17,14 +17,14 @@ from headwater.client.aio.transport import resolved
 from headwater.client.codecs import encoder_of
 from headwater.client.forking import Owned, Unpicklable
 from headwater.client.outbox import (
-    Identity,
+    BatchOutcome,
     OnDelivery,
     Outbox,
-    Outcome,
+    OutboxState,
     PendingBatch,
+    ProducerIdentity,
     ProducerMetrics,
     ProducerSettings,
-    ProducerState,
     deliver,
 )
 from headwater.errors import ClientError, HeadwaterError
@@ -52,7 +52,11 @@ class AsyncProducer(Owned, Unpicklable):
     """
 
     def __init__(
-        self, stream: AsyncStream, identity: Identity, settings: ProducerSettings, on_delivery: OnDelivery | None
+        self,
+        stream: AsyncStream,
+        identity: ProducerIdentity,
+        settings: ProducerSettings,
+        on_delivery: OnDelivery | None,
     ) -> None:
         self._stream = stream
         self._client = stream._client
@@ -150,7 +154,7 @@ class AsyncProducer(Owned, Unpicklable):
         self._pump()
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: box.state is not ProducerState.FINISHING)
+                await self._changed.wait_for(lambda: box.state is not OutboxState.FINISHING)
         except TimeoutError:
             raise TimeoutError(f"the stream is not closed after {timeout_s} s") from None
         await self.close()
@@ -190,13 +194,13 @@ class AsyncProducer(Owned, Unpicklable):
         await self._notify(await self._deliver(batch))
         self._pump()
 
-    async def _notify(self, outcome: Outcome) -> None:
+    async def _notify(self, outcome: BatchOutcome) -> None:
         outcome.notify()
         self._box.settled += outcome.messages
         async with self._changed:
             self._changed.notify_all()
 
-    async def _deliver(self, batch: PendingBatch) -> Outcome:
+    async def _deliver(self, batch: PendingBatch) -> BatchOutcome:
         box, session = self._box, self._session
         try:
             try:

@@ -11,7 +11,7 @@ from headwater.client.aio.transport import AsyncTransport
 from headwater.client.cursor import Cursor
 from headwater.client.effects import (
     Batch,
-    Progress,
+    RunningFlow,
 )
 from headwater.client.forking import Unpicklable
 from headwater.client.reading import Reading
@@ -115,7 +115,7 @@ class AsyncReader(Unpicklable, Generic[T]):
 
     def _begin(self) -> None:
         reading = self._reading_from(self._cursor.position)
-        self._arrived = self._client._drive(Progress(reading.flow()), self._transport)
+        self._arrived = self._client._drive(RunningFlow(reading.flow()), self._transport)
 
     async def _next(self) -> Batch[T] | None:
         """Return the next batch. After an error, continue from the reader's position."""

@@ -11,7 +11,7 @@ from headwater.client import flows
 from headwater.client.aio.producer import AsyncProducer
 from headwater.client.aio.reader import AsyncReader
 from headwater.client.codecs import JSON
-from headwater.client.flows import Appended, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
+from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.outbox import (
     OnDelivery,
     ProducerSettings,
@@ -173,7 +173,7 @@ class AsyncStream:
         producer: ProducerTuple | None = None,
         close: bool = False,
         if_tail: str | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append one message: an object for a JSON stream, bytes or text for any other.
 
         Bytes for a JSON stream must be JSON text. If the response is lost, the message may or may not be stored; use a
@@ -192,7 +192,7 @@ class AsyncStream:
         producer: ProducerTuple | None = None,
         close: bool = False,
         if_tail: str | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append messages in one atomic request: all of them are stored, or none."""
         return await self._client._run(
             flows.append(
@@ -209,7 +209,7 @@ class AsyncStream:
 
     async def append_body(
         self, body: bytes, *, producer: ProducerTuple | None = None, if_tail: str | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         """Append an encoded body in one atomic request. For a JSON stream it is one JSON text or an array of messages.
 
         The client does not check it; the server does.
@@ -219,7 +219,7 @@ class AsyncStream:
             flows.append_body(self._session, self.url, content_type_used, body, producer=producer, if_tail=if_tail)
         )
 
-    async def close(self, *, if_tail: str | None = None) -> Appended:
+    async def close(self, *, if_tail: str | None = None) -> AppendResult:
         """Close the stream: readers reach an end, and appends are refused. Closing it again has no effect."""
         return await self.append_many((), close=True, if_tail=if_tail)
 

@@ -18,7 +18,7 @@ from headwater.client.tables import AppendedRows, Change, TableInfo
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import TableFollowing
 from headwater.protocol.tables.rows import Row
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class AsyncTable:
 
         A negative `since_id` asks for that many of the last rows.
         """
-        following = Following(since_id, until_id=until_id, snapshot=True, table=self.table_type)
+        following = TableFollowing(since_id, until_id=until_id, snapshot=True, table=self.table_type)
         query = {"until_id": None if until_id is None else str(until_id), "timeout": AT_ONCE}
         return AsyncTableReader(self._client, TableReading(self._session, self.url, following, query))
 
@@ -198,7 +198,7 @@ class AsyncTable:
 
         `timeout_s` and `idle_s` override how long Headwater holds a request open.
         """
-        following = Following(since_id, table=self.table_type, last_row=last_row)
+        following = TableFollowing(since_id, table=self.table_type, last_row=last_row)
         query = {
             "timeout": None if timeout_s is None else f"{timeout_s:f}",
             "idle": None if idle_s is None else f"{idle_s:f}",

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headwater.client.aio.transport import AsyncTransport
-from headwater.client.effects import Batch, Progress
+from headwater.client.effects import Batch, RunningFlow
 from headwater.client.forking import Unpicklable
 from headwater.client.table_reading import TableReading
 from headwater.protocol.tables.content_type import TableType
@@ -110,7 +110,7 @@ class AsyncTableReader(Unpicklable):
         if self._ended:
             return None
         if self._arrived is None:
-            self._arrived = self._client._drive(Progress(self._reading.flow()), self._transport)
+            self._arrived = self._client._drive(RunningFlow(self._reading.flow()), self._transport)
         try:
             batch = await anext(self._arrived, None)
         except BaseException:

@@ -18,8 +18,8 @@ from headwater.client.effects import (
     Batch,
     Emit,
     Flow,
-    Progress,
     Report,
+    RunningFlow,
 )
 from headwater.client.flows import StreamInfo
 from headwater.client.forking import Pools
@@ -164,12 +164,12 @@ class Client:
         self._pools = Pools(lambda: httpx.Client(limits=POOL, verify=tls_context()), None)
 
     def _run(self, flow: Flow[R]) -> R:
-        progress = Progress(flow)
+        progress = RunningFlow(flow)
         for _ in self._drive(progress, Transport(self._pools, self._session)):
             raise RuntimeError("only a read delivers batches")
         return progress.result
 
-    def _drive(self, progress: Progress[Any], transport: Transport) -> Generator[Batch[Any], None, None]:
+    def _drive(self, progress: RunningFlow[Any], transport: Transport) -> Generator[Batch[Any], None, None]:
         """Perform the effects of a flow until it ends or the transport is interrupted."""
         with contextlib.closing(transport):
             effect = progress.go()

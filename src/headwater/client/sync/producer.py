@@ -17,14 +17,14 @@ from headwater.client import forking
 from headwater.client.codecs import encoder_of
 from headwater.client.forking import Owned, Unpicklable
 from headwater.client.outbox import (
-    Identity,
+    BatchOutcome,
     OnDelivery,
     Outbox,
-    Outcome,
+    OutboxState,
     PendingBatch,
+    ProducerIdentity,
     ProducerMetrics,
     ProducerSettings,
-    ProducerState,
     deliver,
 )
 from headwater.errors import ClientError, HeadwaterError
@@ -53,7 +53,7 @@ class Producer(Owned, Unpicklable):
     """
 
     def __init__(
-        self, stream: Stream, identity: Identity, settings: ProducerSettings, on_delivery: OnDelivery | None
+        self, stream: Stream, identity: ProducerIdentity, settings: ProducerSettings, on_delivery: OnDelivery | None
     ) -> None:
         self._client = stream._client
         self._session = stream._session
@@ -160,7 +160,7 @@ class Producer(Owned, Unpicklable):
             self._changed.notify_all()
             if self._is_sender():
                 return
-            if not self._changed.wait_for(lambda: box.state is not ProducerState.FINISHING, timeout_s):
+            if not self._changed.wait_for(lambda: box.state is not OutboxState.FINISHING, timeout_s):
                 raise TimeoutError(f"the stream is not closed after {timeout_s} s")
         self.close()
 
@@ -205,13 +205,13 @@ class Producer(Owned, Unpicklable):
                     self._changed.wait(box.wait_s(clock()))
             self._notify(self._deliver(batch))
 
-    def _notify(self, outcome: Outcome) -> None:
+    def _notify(self, outcome: BatchOutcome) -> None:
         outcome.notify()
         with self._changed:
             self._box.settled += outcome.messages
             self._changed.notify_all()
 
-    def _deliver(self, batch: PendingBatch) -> Outcome:
+    def _deliver(self, batch: PendingBatch) -> BatchOutcome:
         box, session = self._box, self._session
         try:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headwater.client.effects import Batch, Progress
+from headwater.client.effects import Batch, RunningFlow
 from headwater.client.forking import Unpicklable
 from headwater.client.sync.transport import Transport
 from headwater.client.table_reading import TableReading
@@ -111,7 +111,7 @@ class TableReader(Unpicklable):
         if self._ended:
             return None
         if self._arrived is None:
-            self._arrived = self._client._drive(Progress(self._reading.flow()), self._transport)
+            self._arrived = self._client._drive(RunningFlow(self._reading.flow()), self._transport)
         try:
             batch = next(self._arrived, None)
         except BaseException:

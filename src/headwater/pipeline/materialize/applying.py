@@ -10,10 +10,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from headwater.errors import OptionError
-from headwater.pipeline.lake import Batch, File
+from headwater.pipeline.lake import DataFile, TableBatch
 from headwater.pipeline.materialize.batches import (
     Cuts,
-    Life,
+    NewIncarnation,
     cuts_of,
     joined,
     new_lives,
@@ -28,7 +28,7 @@ from headwater.pipeline.materialize.tables import (
     QUARANTINED,
     REMEMBERED,
     STREAMS,
-    Streams,
+    StreamsTable,
     Tables,
     commit,
     files_of,
@@ -44,7 +44,7 @@ class Applier:
     def __init__(self, tables: Tables, layout: Layout) -> None:
         self._tables = tables
         self._layout = layout
-        self._streams: Streams | None = None  # after the previous batch
+        self._streams: StreamsTable | None = None  # after the previous batch
 
     def check_owner(self, job: str) -> None:
         """Refuse a history that another job wrote, because its events would be in it twice."""
@@ -57,17 +57,17 @@ class Applier:
             )
             raise OptionError(f"{told}; use that checkpoint, or delete the table and the tables beside it")
 
-    def is_done(self, batch: Batch) -> bool:
+    def is_done(self, batch: TableBatch) -> bool:
         return batch.is_done(self._tables.rows.open())
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: TableBatch) -> None:
         """Refuse a batch whose number was used for other rows. Within a run, numbers only increase."""
         others = (self._tables.quarantine, self._tables.streams, self._tables.remembered)
         for lake in (self._tables.rows, *(others if self._streams is None else ())):
             if lake.exists():
                 batch.check(lake.open())
 
-    def apply_here(self, events: pa.Table, batch: Batch) -> None:
+    def apply_here(self, events: pa.Table, batch: TableBatch) -> None:
         """Merge the changes in the driver, with all events in memory."""
         streams = self._known(batch)
         lives = joined(new_lives(events, streams.lives))
@@ -80,7 +80,7 @@ class Applier:
         commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(noted)
 
-    def apply_buckets(self, run: Run, batch: Batch) -> None:
+    def apply_buckets(self, run: Run, batch: TableBatch) -> None:
         """Merge the buckets in tasks. The new files replace those that the tasks have read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
@@ -106,15 +106,15 @@ class Applier:
         self._commit_buckets(done, msgspec.structs.replace(work, batch=batch), table, remembered)
         streams.note(noted)
 
-    def _known(self, batch: Batch) -> Streams:
+    def _known(self, batch: TableBatch) -> StreamsTable:
         if self._streams is None:
             self._streams = read_streams(self._tables, batch)
         return self._streams
 
-    def _commit_quarantine(self, files: list[File], batch: Batch) -> None:
+    def _commit_quarantine(self, files: list[DataFile], batch: TableBatch) -> None:
         commit(self._tables.quarantine, files, [], batch=batch)
 
-    def _commit_streams(self, lives: Sequence[Life], cuts: Cuts, batch: Batch) -> pa.Table:
+    def _commit_streams(self, lives: Sequence[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
         rows = noted_streams(lives, cuts, batch)
         files = [self._tables.streams.write(rows, {})] if rows.num_rows else []
         commit(self._tables.streams, files, [], batch=batch)
@@ -134,11 +134,11 @@ class Applier:
         commit(self._tables.rows, added, removed, batch=batch, table=table, always=True)
 
 
-def _changing(batch: Batch, *, quarantine: bool, streams: bool) -> Batch:
+def _changing(batch: TableBatch, *, quarantine: bool, streams: bool) -> TableBatch:
     """The batch as it is committed to the table, with the tables beside it that it has changed."""
     batch = batch.also(QUARANTINED) if quarantine else batch
     return batch.also(STREAMS) if streams else batch
 
 
-def _named(files: dict[int, list[File]], paths: set[str]) -> list[File]:
+def _named(files: dict[int, list[DataFile]], paths: set[str]) -> list[DataFile]:
     return [file for some in files.values() for file in some if file.path in paths]

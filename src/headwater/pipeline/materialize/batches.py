@@ -9,12 +9,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipeline.lake import Batch
+from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materialize.layout import JOB, NUMBER, RESET, Layout
-from headwater.pipeline.materialize.tables import QUARANTINE, Streams, stream_rows
+from headwater.pipeline.materialize.tables import QUARANTINE, StreamsTable, stream_rows
 
 
-class Life(msgspec.Struct, frozen=True, order=True):
+class NewIncarnation(msgspec.Struct, frozen=True, order=True):
     """An incarnation of a stream that was not seen before."""
 
     stream: str
@@ -56,13 +56,13 @@ def resets(rows: pa.Table) -> list[Reset]:
     return [Reset(*row) for row in zip(*columns, strict=True)]
 
 
-def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[Life]:
+def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[NewIncarnation]:
     found = rows.group_by(["stream", "incarnation"]).aggregate([("begin", "min"), ("updated_at", "min")])
     columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "begin_min", "updated_at_min"))
-    return [Life(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
+    return [NewIncarnation(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
 
 
-def quarantined(rows: pa.Table, batch: Batch) -> pa.Table:
+def quarantined(rows: pa.Table, batch: TableBatch) -> pa.Table:
     bad = rows.filter(pc.is_valid(rows.column("bad")))
     columns = {
         **{name: bad.column(name) for name in ("stream", "offset", "order", "type", "key", "message")},
@@ -75,17 +75,17 @@ def quarantined(rows: pa.Table, batch: Batch) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=QUARANTINE)
 
 
-def kept_before(remembered: pa.Table, batch: Batch) -> pa.Table:
+def kept_before(remembered: pa.Table, batch: TableBatch) -> pa.Table:
     """Kept events without those of this batch, which an attempt that was killed has added."""
     if JOB not in remembered.column_names:
         return remembered
     same_job = pc.fill_null(pc.equal(remembered.column(JOB), batch.job), False)
     same_batch = pc.fill_null(pc.equal(remembered.column(NUMBER), batch.number), False)
     before = remembered.filter(pc.invert(pc.and_(same_job, same_batch)))
-    return kept_by(before, Batch("", -1, made_of=0))  # a table of an earlier version does not have the batches
+    return kept_by(before, TableBatch("", -1, made_of=0))  # a table of an earlier version does not have the batches
 
 
-def kept_by(remembered: pa.Table, batch: Batch) -> pa.Table:
+def kept_by(remembered: pa.Table, batch: TableBatch) -> pa.Table:
     """Kept events to store: those without a batch are of this one."""
     for name, value in ((JOB, batch.job), (NUMBER, batch.number)):
         if name in remembered.column_names:
@@ -95,18 +95,18 @@ def kept_by(remembered: pa.Table, batch: Batch) -> pa.Table:
     return remembered
 
 
-def joined(lives: Iterable[Life]) -> list[Life]:
+def joined(lives: Iterable[NewIncarnation]) -> list[NewIncarnation]:
     """Merge the results of many tasks to one row for each incarnation."""
-    found: dict[tuple[str, int], Life] = {}
+    found: dict[tuple[str, int], NewIncarnation] = {}
     for life in lives:
         before = found.setdefault((life.stream, life.incarnation), life)
         times = [at for at in (before.at, life.at) if at is not None]
-        first = Life(life.stream, life.incarnation, min(before.begin, life.begin), min(times, default=None))
+        first = NewIncarnation(life.stream, life.incarnation, min(before.begin, life.begin), min(times, default=None))
         found[(life.stream, life.incarnation)] = first
     return sorted(found.values(), key=lambda life: (life.stream, life.incarnation))
 
 
-def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> Cuts:
+def cuts_of(streams: StreamsTable, lives: Iterable[NewIncarnation], found: Iterable[Reset]) -> Cuts:
     """A known stream has a cut where another incarnation starts at its first byte. A fork has the offsets of its source
     up to the point of the fork, and continues there without a cut."""
     seen = {stream: dict(known) for stream, known in streams.lives.items()}
@@ -127,7 +127,7 @@ def cuts_of(streams: Streams, lives: Iterable[Life], found: Iterable[Reset]) -> 
     return Cuts(tuple(old), tuple(ordered), tuple(lives_by_age))
 
 
-def noted_streams(lives: Iterable[Life], cuts: Cuts, batch: Batch) -> pa.Table:
+def noted_streams(lives: Iterable[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
     seen = [(life.stream, life.incarnation, life.begin, life.at, False) for life in lives]
     cut = [(one.stream, one.incarnation, one.order, one.at, True) for one in cuts.new]
     return stream_rows(seen + cut, batch)

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.pipeline.lake import Batch, File, Lake
+from headwater.pipeline.lake import DataFile, Lake, TableBatch
 from headwater.pipeline.materialize.batches import (
     Cuts,
-    Life,
+    NewIncarnation,
     Reset,
     changes,
     kept_before,
@@ -34,12 +34,12 @@ from headwater.spark.workers import keep_memory
 class Done(msgspec.Struct, kw_only=True):
     """The result of one bucket."""
 
-    rows: list[File] = []
+    rows: list[DataFile] = []
     rows_removed: list[str] = []
-    remembered: list[File] = []
+    remembered: list[DataFile] = []
     remembered_removed: list[str] = []
-    quarantine: list[File] = []
-    lives: list[Life] = []
+    quarantine: list[DataFile] = []
+    lives: list[NewIncarnation] = []
     resets: list[Reset] = []
 
 
@@ -48,11 +48,11 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
 
     tables: Tables
     layout: Layout
-    rows: dict[int, list[File]]
-    remembered: dict[int, list[File]]
+    rows: dict[int, list[DataFile]]
+    remembered: dict[int, list[DataFile]]
     lives: Mapping[str, Mapping[int, int]]
     cuts: Cuts
-    batch: Batch
+    batch: TableBatch
 
     def run(self, events: pa.Table) -> Done:
         keep_memory()
@@ -83,7 +83,7 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
             )
             done.remembered_removed = [file.path for file in noted]
 
-    def _written(self, bucket: int, merged: Merged) -> list[File]:
+    def _written(self, bucket: int, merged: Merged) -> list[DataFile]:
         rows, lake = merged.rows, self.tables.rows
         if not self.layout.is_history:
             return _write(lake, rows, {BUCKET: str(bucket)})
@@ -94,7 +94,7 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def _write(lake: Lake, rows: pa.Table, partition: dict[str, str]) -> list[File]:
+def _write(lake: Lake, rows: pa.Table, partition: dict[str, str]) -> list[DataFile]:
     return [lake.write(rows, partition)] if rows.num_rows else []
 
 

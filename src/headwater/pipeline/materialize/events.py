@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import OptionError, SchemaError
 from headwater.pipeline.materialize.layout import BUCKET, OTHER, RESET, Layout
-from headwater.pipeline.materialize.settings import Settings, column_of
+from headwater.pipeline.materialize.settings import MaterializeSettings, column_of
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, ddl
 from headwater.spark.values import ValueDecoder
 
@@ -53,7 +53,7 @@ _EVERY = ("stream", "offset", "incarnation", "begin", "order", "type", "key", "u
 class EventColumns:
     """Makes the columns of a batch from the events of a `stream-state` source."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: MaterializeSettings) -> None:
         self._settings = settings
         self._fields = _fields(settings.schema) if settings.schema is not None else None
         if self._fields is not None:

@@ -14,13 +14,13 @@ from headwater import limits
 from headwater.pipeline.checkpoints import beside, check_file_system, has_begun, range_of
 from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.growth import GrowthWatch
-from headwater.pipeline.lake import Batch, telling_conflicts
+from headwater.pipeline.lake import TableBatch, telling_conflicts
 from headwater.pipeline.locations import absolute, check_apart, check_surroundings
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import run_buckets
 from headwater.pipeline.materialize.events import EventColumns
 from headwater.pipeline.materialize.layout import Layout
-from headwater.pipeline.materialize.settings import Settings, checked
+from headwater.pipeline.materialize.settings import MaterializeSettings, checked
 from headwater.pipeline.materialize.tables import (
     Tables,
     buckets_for,
@@ -31,8 +31,8 @@ from headwater.pipeline.materialize.tables import (
     tables_at,
 )
 from headwater.pipeline.running import StreamingJob, start_query
-from headwater.pipeline.sources import Source
-from headwater.pipeline.upkeep import Upkeep
+from headwater.pipeline.sources import JobSource
+from headwater.pipeline.upkeep import TableUpkeep
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def materialize(
     After every `compact_every` batches small files are merged, and files and log entries that no version younger than
     `retain_hours` needs are deleted (None: never). With `compact_every=0` neither is done.
     """
-    upkeep = Upkeep(compact_every, retain_hours)
+    upkeep = TableUpkeep(compact_every, retain_hours)
     settings = checked(
         type=type,
         schema=schema,
@@ -91,7 +91,7 @@ def materialize(
         path=path,
     )
     table = absolute(table)
-    source = Source(
+    source = JobSource(
         url=url,
         streams=streams,
         token=token,
@@ -133,10 +133,10 @@ class _Materializing:
     def __init__(
         self,
         tables: Tables,
-        settings: Settings,
+        settings: MaterializeSettings,
         layout: Layout,
         checkpoint: str,
-        upkeep: Upkeep,
+        upkeep: TableUpkeep,
         growth: GrowthWatch | None,
     ) -> None:
         self._tables = tables
@@ -151,7 +151,7 @@ class _Materializing:
 
     def work(self, rows: DataFrame, number: int, job: str) -> None:
         spark, table = rows.sparkSession, self._group.open()
-        batch = Batch(job, number, range_of(spark, self._checkpoint, number))
+        batch = TableBatch(job, number, range_of(spark, self._checkpoint, number))
         before = range_of(spark, self._checkpoint, number - 1) if number else None
         self._group.check_before(table, batch, before)
         applier = self._applier
@@ -170,7 +170,7 @@ class _Materializing:
             self._growth.note({file.path: file.size for files in found for file in files})
         self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
 
-    def _apply(self, applier: Applier, events: DataFrame, batch: Batch) -> None:
+    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch) -> None:
         path = self._settings.path
         if path == "merge":
             applier.apply_here(events.toArrow(), batch)

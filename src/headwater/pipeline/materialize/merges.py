@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from headwater.pipeline.features import check_writable
-from headwater.pipeline.lake import Batch, File, Lake, noted
+from headwater.pipeline.lake import DataFile, Lake, TableBatch, noted
 from headwater.pipeline.materialize.batches import Cuts, changes, kept_before, kept_by
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, Layout, aligned
 from headwater.pipeline.materialize.merging import merge
@@ -17,7 +17,7 @@ from headwater.pipeline.materialize.tables import REMEMBERED, Tables, files_of, 
 _GONE = "_gone"
 
 
-def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: Batch) -> Batch:
+def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: TableBatch) -> TableBatch:
     """Apply the events of a batch, all of them in memory. If they change no row, nothing is committed to the table.
 
     Returns the batch, with the tables beside the table that it has changed.
@@ -66,7 +66,7 @@ class _Scope:
             wanted = pc.or_(wanted, pc.is_in(rows.column("stream"), value_set=self._cut))
         return rows.filter(wanted)
 
-    def _files(self, table: DeltaTable) -> list[File]:
+    def _files(self, table: DeltaTable) -> list[DataFile]:
         found = files_of(table)
         buckets = found if len(self._cut) else self._buckets & found.keys()
         files = [file for bucket in sorted(buckets) for file in found[bucket]]
@@ -80,7 +80,7 @@ def _absent(before: pa.Table, after: pa.Table, key: tuple[str, ...]) -> pa.Table
     return keys.join(after.select(list(key)), keys=list(key), join_type="left anti")
 
 
-def _merge_into(table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, batch: Batch) -> None:
+def _merge_into(table: DeltaTable, rows: pa.Table, gone: pa.Table, key: tuple[str, ...], *, batch: TableBatch) -> None:
     if batch.is_done(table) or not (rows.num_rows or gone.num_rows):
         return
     check_writable(table, removes=True)

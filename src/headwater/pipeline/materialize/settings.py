@@ -44,7 +44,7 @@ RESERVED = frozenset(  # columns of events and tables; a field of a value with s
 _PREFIX = "value_"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class MaterializeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How events become rows."""
 
     type: str | None = None  # None: events of all types
@@ -85,7 +85,7 @@ def checked(
     track_history_column_list: Sequence[str] | str | None,
     buckets: int,
     path: str,
-) -> Settings:
+) -> MaterializeSettings:
     if str(stored_as_scd_type) not in ("1", "2"):
         raise OptionError(f"stored_as_scd_type must be 1 (current state) or 2 (history), got {stored_as_scd_type!r}")
     if path not in ("auto", "merge", "buckets"):
@@ -98,7 +98,7 @@ def checked(
     found = _names(keys) or ("key",)
     if schema is None and found != ("key",):
         raise OptionError("keys names fields of the value, so it needs a schema")
-    return Settings(
+    return MaterializeSettings(
         type=type,
         schema=schema,
         keys=found,

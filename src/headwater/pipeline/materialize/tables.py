@@ -20,9 +20,9 @@ from headwater.errors import SchemaError
 from headwater.pipeline.belonging import TableGroup
 from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.features import check_writable
-from headwater.pipeline.lake import Batch, File, Lake
+from headwater.pipeline.lake import DataFile, Lake, TableBatch
 from headwater.pipeline.materialize.layout import BUCKET, CURRENT, TIME, Layout, aligned
-from headwater.pipeline.materialize.settings import Settings
+from headwater.pipeline.materialize.settings import MaterializeSettings
 
 REMEMBERED, STREAMS, QUARANTINED = "tombstones", "streams", "quarantine"  # the tables beside the table
 
@@ -87,7 +87,9 @@ def group_of(tables: Tables, layout: Layout, checkpoint: str | None = None) -> T
     return TableGroup(tables.rows, others, beside(tables.rows.uri, "checkpoint", checkpoint))
 
 
-def prepare(tables: Tables, settings: Settings, layout: Layout, checkpoint: str | None = None) -> Settings:
+def prepare(
+    tables: Tables, settings: MaterializeSettings, layout: Layout, checkpoint: str | None = None
+) -> MaterializeSettings:
     """Create the tables, or check existing ones and add missing columns. Returns the settings that apply."""
     group = group_of(tables, layout, checkpoint)
     if tables.rows.exists():
@@ -113,7 +115,7 @@ def _check(tables: Tables, layout: Layout) -> None:
     tables.quarantine.check(QUARANTINE, removes=False)
 
 
-def _checked(table: DeltaTable, settings: Settings) -> Settings:
+def _checked(table: DeltaTable, settings: MaterializeSettings) -> MaterializeSettings:
     text = table.metadata().configuration.get(_SETTINGS)
     if text is None:
         raise SchemaError(f"{table.table_uri} was not created by materialize; use another table")
@@ -160,9 +162,9 @@ def _name(kind: object) -> str:
     return str(getattr(kind, "type", kind))
 
 
-def files_of(table: DeltaTable) -> dict[int, list[File]]:
+def files_of(table: DeltaTable) -> dict[int, list[DataFile]]:
     """The files of a table by bucket."""
-    found: dict[int, list[File]] = {}
+    found: dict[int, list[DataFile]] = {}
     actions = pa.table(table.get_add_actions(flatten=True))
     if not actions.num_rows:
         return found
@@ -171,7 +173,7 @@ def files_of(table: DeltaTable) -> dict[int, list[File]]:
         partition = {BUCKET: str(row[f"partition.{BUCKET}"])}
         if is_current in row:
             partition[CURRENT] = "true" if row[is_current] else "false"
-        file = File(row["path"], row["size_bytes"], partition, "")
+        file = DataFile(row["path"], row["size_bytes"], partition, "")
         found.setdefault(row[f"partition.{BUCKET}"], []).append(file)
     return found
 
@@ -185,7 +187,7 @@ def has_many_files(lake: Lake) -> bool:
 _ACTION_COLUMNS = ("path", "size_bytes", f"partition.{BUCKET}")
 
 
-def read_files(lake: Lake, files: Sequence[File], schema: pa.Schema) -> pa.Table:
+def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
     """The rows of files, with the columns of a schema, including partition columns."""
     if not files:
         return schema.empty_table()
@@ -203,7 +205,7 @@ def read_files(lake: Lake, files: Sequence[File], schema: pa.Schema) -> pa.Table
     return pa.concat_tables(found)
 
 
-class Streams:
+class StreamsTable:
     """The incarnations of streams, numbered as they were seen, and the last cut of each stream.
 
     A fork has a lower incarnation than the stream before it at its path, if its source is older.
@@ -223,26 +225,26 @@ class Streams:
             self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
 
 
-def read_streams(tables: Tables, batch: Batch) -> Streams:
+def read_streams(tables: Tables, batch: TableBatch) -> StreamsTable:
     """The streams of earlier batches. Rows of this batch, from an attempt that was killed, are ignored."""
     rows = pa.table(tables.streams.open().to_pyarrow_table())
-    streams = Streams()
+    streams = StreamsTable()
     kept = [row for row in rows.to_pylist() if row["job"] != batch.job or row["batch"] < batch.number]
     streams.note(pa.Table.from_pylist(kept, schema=_STREAMS))
     return streams
 
 
-def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], batch: Batch) -> pa.Table:
+def stream_rows(found: Sequence[tuple[str, int, int, object, bool]], batch: TableBatch) -> pa.Table:
     rows = [dict(zip(_STREAMS.names, (*one, batch.job, batch.number), strict=True)) for one in found]
     return pa.Table.from_pylist(rows, schema=_STREAMS)
 
 
 def commit(
     lake: Lake,
-    added: Sequence[File],
-    removed: Sequence[File],
+    added: Sequence[DataFile],
+    removed: Sequence[DataFile],
     *,
-    batch: Batch,
+    batch: TableBatch,
     table: DeltaTable | None = None,
     always: bool = False,
 ) -> None:

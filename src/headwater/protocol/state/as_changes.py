@@ -23,7 +23,7 @@ from msgspec import UNSET
 
 from headwater.limits import CHANGE_BYTES_MAX, JSON_STEP_BYTES, KEY_BYTES_MAX
 from headwater.log.json_boundaries import boundaries
-from headwater.protocol.state.batches import Batch
+from headwater.protocol.state.batches import ConvertedBatch
 from headwater.protocol.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
 from headwater.protocol.state.vocabulary import DELETE, RESET
 from headwater.protocol.tables.escaping import Escape, escape
@@ -45,8 +45,8 @@ class EventsAsChanges:
         self._type = entity_type
         self._escaping = escaping
 
-    def convert(self, data: bytes, skip: int) -> Iterator[Batch]:
-        batch = Batch(skip)
+    def convert(self, data: bytes, skip: int) -> Iterator[ConvertedBatch]:
+        batch = ConvertedBatch(skip)
         for event in islice(_decoded(data), skip, None):
             batch.taken += 1
             try:
@@ -55,11 +55,11 @@ class EventsAsChanges:
                 batch.skip(str(error))
             if batch.reset or batch.is_full:
                 yield batch
-                batch = Batch(batch.taken)
+                batch = ConvertedBatch(batch.taken)
         batch.last = True
         yield batch
 
-    def _add(self, batch: Batch, event: ChangeEvent[msgspec.Raw] | ControlEvent | BadEvent) -> None:
+    def _add(self, batch: ConvertedBatch, event: ChangeEvent[msgspec.Raw] | ControlEvent | BadEvent) -> None:
         if type(event) is ChangeEvent:
             if event.type == self._type:
                 batch.add(self._change(event))

@@ -14,7 +14,7 @@ from itertools import islice
 
 import msgspec
 
-from headwater.protocol.state.batches import Batch
+from headwater.protocol.state.batches import ConvertedBatch
 from headwater.protocol.state.vocabulary import DELETE, RESET, UPSERT
 from headwater.protocol.tables.escaping import Escape, unescape
 
@@ -39,8 +39,8 @@ class RowsAsEvents:
         self._escaping = escaping
         self._format = record_format
 
-    def convert(self, data: bytes, skip: int) -> Iterator[Batch]:
-        batch = Batch(skip)
+    def convert(self, data: bytes, skip: int) -> Iterator[ConvertedBatch]:
+        batch = ConvertedBatch(skip)
         for row in islice(data[:-1].split(b"\n"), skip, None):
             batch.taken += 1
             seqno, timestamp, action, key, record = row.split(b"\t", 4)
@@ -51,7 +51,7 @@ class RowsAsEvents:
                 batch.skip(f"row {batch.last_seqno}: {error}")
             if batch.is_full:
                 yield batch
-                batch = Batch(batch.taken, last_seqno=batch.last_seqno)
+                batch = ConvertedBatch(batch.taken, last_seqno=batch.last_seqno)
         batch.last = True
         yield batch
 

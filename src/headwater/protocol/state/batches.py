@@ -10,7 +10,7 @@ import msgspec
 from headwater.limits import VIEW_BATCH_BYTES, VIEW_BATCH_RECORDS, VIEW_REASON_LENGTH_MAX
 
 
-class Batch(msgspec.Struct):
+class ConvertedBatch(msgspec.Struct):
     """Converted messages. `taken` counts the source messages of this batch and all batches before it."""
 
     taken: int
@@ -38,4 +38,4 @@ class Batch(msgspec.Struct):
 class Converter(Protocol):
     """Converts stored data, after the first `skip` messages, to batches. Only the last batch has `last` set."""
 
-    def convert(self, data: bytes, skip: int) -> Iterator[Batch]: ...
+    def convert(self, data: bytes, skip: int) -> Iterator[ConvertedBatch]: ...

@@ -74,7 +74,7 @@ from headwater.protocol.tables.rows import Row
 _POLL_BACKOFF = Backoff(limits.FOLLOW_POLL_S, limits.FOLLOW_POLL_MAX_S)
 
 
-class Following:
+class TableFollowing:
     """A follower of one table. `position` is the SeqNo of the last row that it took.
 
     It begins after `since_id`; a negative value means the last rows. `last_row` is the row at that position, if known.

@@ -17,7 +17,7 @@ from headwater import limits
 from headwater.errors import InvalidQueryError
 
 
-class View(enum.Enum):
+class RowView(enum.Enum):
     ALL = "all"  # every row
     ACTIVE = "active"  # the last row of each key that is not deleted
 
@@ -28,7 +28,7 @@ class TableQuery(msgspec.Struct, frozen=True):
     since_id: int = 0
     timeout_s: float = limits.TABLE_TIMEOUT_S
     idle_s: float = limits.TABLE_IDLE_S
-    view: View = View.ALL
+    view: RowView = RowView.ALL
     key: str | None = None
     events: bool = False  # rows as server-sent events
     until_id: int | None = None  # no rows with a larger SeqNo
@@ -48,7 +48,7 @@ def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuer
     if live not in ("false", "sse"):
         raise InvalidQueryError(f"live must be sse or false, got {live[:80]!r}")
     view, key = _view(found)
-    if view is View.ACTIVE and live == "sse":
+    if view is RowView.ACTIVE and live == "sse":
         raise InvalidQueryError("live=sse does not work with view=active; read it first, then follow with since_id")
     if "until_id" in found and live == "sse":
         raise InvalidQueryError("until_id does not work with live=sse")
@@ -90,14 +90,14 @@ def parse_since_id(value: str, name: str = "since_id") -> int:
     return int(value)
 
 
-def _until_id(found: dict[str, str], view: View) -> int | None:
+def _until_id(found: dict[str, str], view: RowView) -> int | None:
     value = found.get("until_id")
     if value is None:
         return None
     until_id = parse_since_id(value, "until_id")
     if until_id < 0:
         raise InvalidQueryError(f"until_id must not be negative, got {value[:80]!r}")
-    if view is View.ACTIVE:
+    if view is RowView.ACTIVE:
         raise InvalidQueryError("until_id does not work with view=active")
     return until_id
 
@@ -112,15 +112,15 @@ def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float, 
     return min(float(value), most_s)
 
 
-def _view(found: dict[str, str]) -> tuple[View, str | None]:
+def _view(found: dict[str, str]) -> tuple[RowView, str | None]:
     """The view and the key. A key implies the active view: its history would need a read of the whole table."""
     key, view = found.get("key"), found.get("view")
     if view not in (None, "all", "active"):
         raise InvalidQueryError(f"view must be active or all, got {view[:80]!r}")
     if key is None:
-        return View(view or "all"), None
+        return RowView(view or "all"), None
     if view == "all":
         raise InvalidQueryError("key works with view=active only; leave view out")
     if not key or len(key.encode()) > limits.KEY_BYTES_MAX:
         raise InvalidQueryError(f"key must have 1 to {limits.KEY_BYTES_MAX} bytes")
-    return View.ACTIVE, key
+    return RowView.ACTIVE, key

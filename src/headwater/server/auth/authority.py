@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from headwater import limits
 from headwater.errors import ForbiddenError, HeadwaterError, UnauthorizedError
 from headwater.log.quotas import TokenQuotas
-from headwater.outbound import Target
+from headwater.outbound import CheckedUrl
 from headwater.protocol.streams.headers import CLOSED
 from headwater.server.auth import signing
 from headwater.server.auth.callers import Caller
@@ -186,7 +186,7 @@ class Authority:
 
     # Tokens for remote servers
 
-    def token_for(self, target: Target) -> str | None:
+    def token_for(self, target: CheckedUrl) -> str | None:
         """The token for a remote server: that of the longest `url` that the target is below."""
         fitting = [remote for remote in self.rules.remotes if str(target).startswith(remote.url)]
         return max(fitting, key=lambda remote: len(remote.url)).token if fitting else None

@@ -11,7 +11,7 @@ from headwater.outbound import OutboundClient
 from headwater.server.auth.authority import Authority
 from headwater.server.auth.fetching import KeyKeeper
 from headwater.server.auth.rules import Rules, load_rules
-from headwater.server.watching import Watcher
+from headwater.server.watching import FileWatcher
 
 log = logging.getLogger("headwater.auth")
 
@@ -42,7 +42,7 @@ class OpenAuthority:
         await self.keeper.stop()
 
 
-def open_authority(path: Path, client: OutboundClient, watcher: Watcher) -> OpenAuthority:
+def open_authority(path: Path, client: OutboundClient, watcher: FileWatcher) -> OpenAuthority:
     """Read the auth file; ValueError if it is invalid. After the start, an invalid file is ignored."""
     keeper = KeyKeeper(client)
 

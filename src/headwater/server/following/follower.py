@@ -1,4 +1,4 @@
-"""One followed SURL: requests, waits and failures. `Following` interprets responses; the mirror stores the rows.
+"""One followed SURL: requests, waits and failures. `TableFollowing` interprets responses; the mirror stores the rows.
 
 | what happens                                        | what follows                                               |
 |-----------------------------------------------------|------------------------------------------------------------|
@@ -38,10 +38,10 @@ from headwater.errors import (
     TargetUnreachableError,
     is_retryable,
 )
-from headwater.outbound import OutboundClient, StreamedAnswer, Target
+from headwater.outbound import CheckedUrl, OutboundClient, StreamedAnswer
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
-from headwater.protocol.tables.following import Following, is_final
+from headwater.protocol.tables.following import TableFollowing, is_final
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
@@ -82,7 +82,7 @@ class Follower:
         engine: Engine,
         client: OutboundClient,
         name: str,
-        surl: Target,
+        surl: CheckedUrl,
         nurl: str | None = None,
         entropy: Callable[[], float] = random.random,
     ) -> None:
@@ -195,7 +195,7 @@ class Follower:
 
     async def _follow(self, mirror: Mirror) -> None:
         """Retry errors of the remote server; raise errors of the mirror."""
-        following = Following(mirror.last_seqno, table=mirror.table, last_row=mirror.last_row)
+        following = TableFollowing(mirror.last_seqno, table=mirror.table, last_row=mirror.last_row)
         loop = asyncio.get_running_loop()
         while not following.ended:
             asked_at = loop.time()
@@ -216,7 +216,7 @@ class Follower:
                 await self._pause(wait_s)
         await mirror.close()
 
-    async def _request(self, following: Following, mirror: Mirror) -> bool:
+    async def _request(self, following: TableFollowing, mirror: Mirror) -> bool:
         """Send one request. Returns whether the response was complete.
 
         A failed append ends the request, and so does a Notify after which no row arrives.
@@ -241,7 +241,7 @@ class Follower:
         if self._receiving is not None and self._receiving.when() is not None:
             self._receiving.reschedule(None)
 
-    async def _receive(self, following: Following, mirror: Mirror) -> None:
+    async def _receive(self, following: TableFollowing, mirror: Mirror) -> None:
         trace, self._trace = self._trace, None
         async with self._client.stream(
             "GET",
@@ -308,7 +308,7 @@ class Follower:
         log.log(level, "%s into table %r: %s%s", self.surl.shown, self.name, state.value, f": {said}" if said else "")
 
 
-async def _settle(following: Following, mirror: Mirror) -> None:
+async def _settle(following: TableFollowing, mirror: Mirror) -> None:
     """Wait until the mirror has all accepted rows. Continuing without them would leave rows out."""
     await mirror.flush()
     if mirror.last_seqno != following.position:

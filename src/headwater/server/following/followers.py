@@ -10,7 +10,7 @@ import msgspec
 from headwater.engine import Engine
 from headwater.errors import HeadwaterError, OverloadedError
 from headwater.limits import FOLLOWERS_MAX, RETRY_AFTER_S, Limits
-from headwater.outbound import OutboundClient, Target, open_outbound
+from headwater.outbound import CheckedUrl, OutboundClient, open_outbound
 from headwater.protocol.tables.paths import nurl_path
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.auth.authority import Authority
@@ -99,7 +99,7 @@ class Followers:
                 await forget(self._engine, name)
             return True
 
-    def _allowed(self, name: str, surl: str) -> Target | None:
+    def _allowed(self, name: str, surl: str) -> CheckedUrl | None:
         try:
             target = parse_surl(surl, development=self._policy.development)
         except ValueError as error:
@@ -140,7 +140,7 @@ class Followers:
     def status(self) -> list[FollowerStatus]:
         return [follower.status() for _, (follower, _) in sorted(self._tasks.items())]
 
-    def _follow(self, name: str, surl: Target) -> None:
+    def _follow(self, name: str, surl: CheckedUrl) -> None:
         if self._client is None:
             raise RuntimeError("these followers have no client, or were stopped")
         nurl = None if self.public_url is None else f"{self.public_url}{nurl_path(name)}"

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 from headwater import limits
 from headwater.backoff import Backoff, Streak
 from headwater.errors import HeadwaterError, InvalidNotifyError, TargetRefusedError, is_retryable
-from headwater.outbound import OutboundClient, Target
+from headwater.outbound import CheckedUrl, OutboundClient
 from headwater.protocol.tables.headers import NOTIFY
 from headwater.protocol.tables.notify import FORM_TYPE, Notification, format_notification
 
@@ -32,7 +32,9 @@ NOT_OFFERED = "none: the remote server names no NURL"
 class Handshake:
     """`registered` is called after each success, because earlier rows were not notified."""
 
-    def __init__(self, client: OutboundClient, surl: Target, nurl: str | None, registered: Callable[[], None]) -> None:
+    def __init__(
+        self, client: OutboundClient, surl: CheckedUrl, nurl: str | None, registered: Callable[[], None]
+    ) -> None:
         self.status = NO_PUBLIC_URL if nurl is None else NOT_ASKED
         self._client = client
         self._surl = surl
@@ -125,7 +127,7 @@ class Handshake:
         )
         return answer.status
 
-    def _target(self, reference: str) -> Target:
+    def _target(self, reference: str) -> CheckedUrl:
         """The remote NURL. A NURL on another server is refused, so that a server cannot direct requests to third
         parties."""
         try:

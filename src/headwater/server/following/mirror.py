@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRow, ReadMore, StreamInfo
+from headwater.engine.messages import FindRow, ReadMore, VisibleStream
 from headwater.errors import ConfigurationError, StreamNotFoundError
 from headwater.limits import FOLLOW_BATCH_BYTES
 from headwater.log.commands import Append, Create, Reply
@@ -24,7 +24,7 @@ from headwater.protocol.tables.rows import Row, format_row, parse_row
 class Mirror:
     """Made by `open_mirror`. `table` is None as long as the local table does not exist."""
 
-    def __init__(self, engine: Engine, name: str, found: StreamInfo | None, last_row: Row | None) -> None:
+    def __init__(self, engine: Engine, name: str, found: VisibleStream | None, last_row: Row | None) -> None:
         self.name = name
         self.table = None if found is None else parse_table_type(found.content_type)
         self.closed = found is not None and found.closed

@@ -11,7 +11,7 @@ import msgspec
 
 from headwater.errors import InvalidPathError, TargetRefusedError
 from headwater.limits import FOLLOWERS_MAX
-from headwater.outbound import Target, parse_target
+from headwater.outbound import CheckedUrl, parse_target
 from headwater.protocol.streams.paths import parse_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import check_name
@@ -20,11 +20,11 @@ _OWN_PARAMETERS = ("since_id", "timeout", "idle")  # set by the follower
 
 
 class FollowPolicy(msgspec.Struct, frozen=True):
-    follows: Mapping[str, Target] = {}  # by the name of the local table
-    allowed: tuple[Target, ...] = ()  # prefixes of SURLs from Notify requests
+    follows: Mapping[str, CheckedUrl] = {}  # by the name of the local table
+    allowed: tuple[CheckedUrl, ...] = ()  # prefixes of SURLs from Notify requests
     development: bool = False  # loopback addresses are allowed, also with http
 
-    def allows(self, surl: Target) -> bool:
+    def allows(self, surl: CheckedUrl) -> bool:
         return any(_is_below(surl, prefix) for prefix in self.allowed)
 
 
@@ -33,7 +33,7 @@ def parse_policy(
 ) -> FollowPolicy:
     """Parse a policy from `NAME=SURL` settings or a mapping, and prefixes. ValueError if it is invalid."""
     given = follow.items() if isinstance(follow, Mapping) else [_split(setting) for setting in follow]
-    follows: dict[str, Target] = {}
+    follows: dict[str, CheckedUrl] = {}
     for name, url in given:
         table = _parse_name(name)
         if table in follows:
@@ -45,7 +45,7 @@ def parse_policy(
     return FollowPolicy(follows, allowed, development)
 
 
-def parse_surl(url: str, *, development: bool) -> Target:
+def parse_surl(url: str, *, development: bool) -> CheckedUrl:
     """A SURL that can be followed; ValueError otherwise."""
     try:
         target = parse_target(url, development=development)
@@ -72,7 +72,7 @@ def _parse_name(name: str) -> str:
         raise ValueError(str(error)) from None
 
 
-def _is_below(surl: Target, prefix: Target) -> bool:
+def _is_below(surl: CheckedUrl, prefix: CheckedUrl) -> bool:
     """Compare whole segments: `/a` admits `/a`, `/a/b` and `/a?q`, not `/ab`."""
     if (surl.scheme, surl.host, surl.port) != (prefix.scheme, prefix.host, prefix.port):
         return False

@@ -14,8 +14,8 @@ from typing import cast
 from headwater.errors import HeadwaterError, RequestTimeoutError
 from headwater.limits import REFUSED_PAUSE_S, REQUESTS_PER_TURN
 from headwater.server.http import Buffer, Feed, Request, Response
-from headwater.server.native.parsing import BODY, ENDED, NOTHING, Phase, RequestParser
-from headwater.server.native.pipeline import Pipeline, RequestMemory
+from headwater.server.native.parsing import BODY, ENDED, NOTHING, RequestParser, RequestPhase
+from headwater.server.native.pipeline import RequestMemory, RequestQueue
 from headwater.server.native.shared import Shared
 from headwater.server.native.states import (
     ACCEPTED,
@@ -77,7 +77,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared.clock)
         self._shared = shared
-        self._pipeline = Pipeline(shared.limits)
+        self._pipeline = RequestQueue(shared.limits)
         self._parser = RequestParser(shared.limits, self._pipeline.append)
         self._held = RequestMemory(shared.requests, shared.ahead)  # of the requests in the pipeline and in the parser
         self._rest: Buffer = b""  # received, and not parsed yet
@@ -337,9 +337,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if self._shared.draining and parser.phase is BODY and not self._finishing:
             self._refuse(self._shared.stopping())
             return
-        if parser.phase is Phase.HEAD:
+        if parser.phase is RequestPhase.HEAD:
             self._move(HEAD)
-        elif parser.phase is Phase.BODY:
+        elif parser.phase is RequestPhase.BODY:
             self._await_body(parser.body_bytes)
             if parser.take_expectation():
                 self._writer.write_continue()
@@ -384,7 +384,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     def stop(self) -> None:
         """The server stops: complete the requests that have begun to arrive, and end a live read. The next request is
         refused with 503. The connection stays open for it, because the client may be sending it now."""
-        begun = self._crowded or self._parser.phase in (Phase.HEAD, Phase.BODY)
+        begun = self._crowded or self._parser.phase in (RequestPhase.HEAD, RequestPhase.BODY)
         self._finishing = len(self._pipeline) + begun
         if self._feed is not None:
             self._feed.finish()

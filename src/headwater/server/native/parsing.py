@@ -35,7 +35,7 @@ _METHODS = {method.encode(): method for method in ("DELETE", "GET", "HEAD", "OPT
 _UPGRADE = ("upgrade", "http2-settings")  # headers and options of Connection that offer another protocol
 
 
-class Phase(enum.Enum):
+class RequestPhase(enum.Enum):
     """How much of the next request has been received."""
 
     NOTHING = enum.auto()
@@ -46,11 +46,11 @@ class Phase(enum.Enum):
 
 
 # Module constants are faster than enum members in Python 3.11.
-NOTHING = Phase.NOTHING
-HEAD = Phase.HEAD
-BODY = Phase.BODY
-FAILED = Phase.FAILED
-ENDED = Phase.ENDED
+NOTHING = RequestPhase.NOTHING
+HEAD = RequestPhase.HEAD
+BODY = RequestPhase.BODY
+FAILED = RequestPhase.FAILED
+ENDED = RequestPhase.ENDED
 _INCOMPLETE = (HEAD, BODY)
 
 

@@ -12,7 +12,7 @@ from headwater.server.http import Request
 Waiting: TypeAlias = tuple[Request, bool]  # and whether the connection is kept alive after it
 
 
-class Pipeline(deque[Waiting]):
+class RequestQueue(deque[Waiting]):
     """A first-in, first-out queue. It refuses nothing: the connection stops reading when it is full."""
 
     __slots__ = ("_limits",)

@@ -13,7 +13,7 @@ from headwater.server.dispatch import Dispatcher
 from headwater.server.forwarding import counted_address
 from headwater.server.http import Request
 from headwater.server.memory import MemoryMark
-from headwater.server.native.states import Clock
+from headwater.server.native.states import ConnectionClock
 from headwater.server.native.turns import Turn
 from headwater.server.native.writing import ResponseHeads
 from headwater.server.observing.probes import PROBES
@@ -30,7 +30,7 @@ class Shared:
         self.observer = dispatcher.service.observer
         self.observer.connections = self
         self.successes = self.observer.successes
-        self.clock = Clock(limits)
+        self.clock = ConnectionClock(limits)
         self.heads = ResponseHeads()
         self.accepted = 0  # connections, since the start
         self.requests = Budget(limits.request_bytes_in_flight_max)

@@ -41,7 +41,7 @@ from headwater.limits import Limits
 from headwater.transitions import ImpossibleTransitionError
 
 
-class State(enum.IntEnum):
+class ConnectionState(enum.IntEnum):
     ACCEPTED = enum.auto()
     IDLE = enum.auto()
     READING_HEAD = enum.auto()
@@ -67,17 +67,17 @@ class Event(enum.IntEnum):
     LOST = enum.auto()  # the transport was closed by the client, by an error or by an abort
 
 
-# Module constants, because in Python 3.11 `State.IDLE` takes ten times as long as `IDLE`.
-ACCEPTED = State.ACCEPTED
-IDLE = State.IDLE
-READING_HEAD = State.READING_HEAD
-READING_BODY = State.READING_BODY
-RESPONDING = State.RESPONDING
-HALF_CLOSED = State.HALF_CLOSED
-STREAMING = State.STREAMING
-BLOCKED = State.BLOCKED
-LINGERING = State.LINGERING
-CLOSED = State.CLOSED
+# Module constants, because in Python 3.11 `ConnectionState.IDLE` takes ten times as long as `IDLE`.
+ACCEPTED = ConnectionState.ACCEPTED
+IDLE = ConnectionState.IDLE
+READING_HEAD = ConnectionState.READING_HEAD
+READING_BODY = ConnectionState.READING_BODY
+RESPONDING = ConnectionState.RESPONDING
+HALF_CLOSED = ConnectionState.HALF_CLOSED
+STREAMING = ConnectionState.STREAMING
+BLOCKED = ConnectionState.BLOCKED
+LINGERING = ConnectionState.LINGERING
+CLOSED = ConnectionState.CLOSED
 
 HEAD = Event.HEAD
 BODY = Event.BODY
@@ -93,7 +93,7 @@ LOST = Event.LOST
 # No request is in progress, and the client reads its responses: the next request may start.
 READING = frozenset({ACCEPTED, IDLE, READING_HEAD, READING_BODY})
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
+TRANSITIONS: dict[ConnectionState, dict[Event, ConnectionState]] = {
     ACCEPTED: {
         HEAD: READING_HEAD,
         BODY: READING_BODY,
@@ -167,7 +167,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 }
 
 # The limit on the time in a state. Other states have no limit.
-DEADLINES: dict[State, str] = {
+DEADLINES: dict[ConnectionState, str] = {
     ACCEPTED: "header_s",
     IDLE: "idle_s",
     READING_HEAD: "header_s",
@@ -177,7 +177,7 @@ DEADLINES: dict[State, str] = {
 }
 
 
-class Clock:
+class ConnectionClock:
     """The time of the last tick and the time limit of each state, shared by all connections of an edge."""
 
     __slots__ = ("body_bytes_per_s_min", "now_s", "timeouts_s")
@@ -185,7 +185,7 @@ class Clock:
     def __init__(self, limits: Limits) -> None:
         self.now_s = 0.0
         self.body_bytes_per_s_min = limits.body_bytes_per_s_min
-        self.timeouts_s: dict[State, float] = dict.fromkeys(State, float("inf"))
+        self.timeouts_s: dict[ConnectionState, float] = dict.fromkeys(ConnectionState, float("inf"))
         for state, limit in DEADLINES.items():
             self.timeouts_s[state] = getattr(limits, limit)
 
@@ -195,7 +195,7 @@ class Lifecycle:
 
     __slots__ = ("_awaited_bytes", "_clock", "_deadline_s", "_state")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ConnectionClock) -> None:
         self._clock = clock
         self._state = ACCEPTED
         self._awaited_bytes = 0  # of the body, when its deadline was last extended

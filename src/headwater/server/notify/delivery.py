@@ -13,13 +13,13 @@ import msgspec
 from headwater.errors import HeadwaterError
 from headwater.limits import Limits
 from headwater.protocol.trace_context import TraceContext
-from headwater.server.notify.nurl import Nurl, failed, is_given_up, succeeded, wait_s
-from headwater.server.notify.sending import Outcome, Sender
+from headwater.server.notify.nurl import NurlRecord, failed, is_given_up, succeeded, wait_s
+from headwater.server.notify.sending import PostOutcome, Sender
 
 log = logging.getLogger("headwater.notify")
 
 
-class State(enum.Enum):
+class DeliveryState(enum.Enum):
     """
     IDLE     -> SENDING   rows arrived
     SENDING  -> IDLE      the last row was notified
@@ -43,15 +43,15 @@ class Surroundings(Protocol):
 
     def now_ms(self) -> int: ...
 
-    async def record(self, nurl: Nurl) -> None: ...
+    async def record(self, nurl: NurlRecord) -> None: ...
 
-    async def drop(self, delivery: Delivery, reason: str) -> None: ...
+    async def drop(self, delivery: NurlDelivery, reason: str) -> None: ...
 
 
-class Delivery:
+class NurlDelivery:
     def __init__(
         self,
-        nurl: Nurl,
+        nurl: NurlRecord,
         last_seqno: Callable[[], int],
         around: Surroundings,
         trace: Callable[[], TraceContext | None] = lambda: None,
@@ -61,7 +61,7 @@ class Delivery:
         self._last_seqno = last_seqno
         self._trace = trace  # of the last rows
         self._around = around
-        self.state = State.IDLE
+        self.state = DeliveryState.IDLE
         self._attempted = 0  # the failures before the current attempt
         self._dropped: str | None = None  # the reason why it is dropped, until that is stored
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class Delivery:
 
     def wake(self) -> None:
         """Handle new rows."""
-        if self.state is State.IDLE and self.is_behind:
+        if self.state is DeliveryState.IDLE and self.is_behind:
             self._begin()
 
     def resume(self) -> None:
@@ -83,17 +83,17 @@ class Delivery:
         else:
             self.wake()
 
-    def advertised_again(self, nurl: Nurl) -> None:
+    def advertised_again(self, nurl: NurlRecord) -> None:
         """`nurl` is stored. A POST may have succeeded meanwhile."""
         self.stored = nurl
         self._dropped = None
         self.nurl = msgspec.structs.replace(nurl, notified_seqno=max(nurl.notified_seqno, self.nurl.notified_seqno))
-        if self.state is State.WAITING:
+        if self.state is DeliveryState.WAITING:
             self._cancel_timer()
             self._begin()
 
     def close(self) -> None:
-        self.state = State.OVER
+        self.state = DeliveryState.OVER
         self._cancel_timer()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
@@ -105,12 +105,12 @@ class Delivery:
     # Sending
 
     def _begin(self) -> None:
-        self.state = State.SENDING
+        self.state = DeliveryState.SENDING
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self.state is State.SENDING and self.is_behind:
+            while self.state is DeliveryState.SENDING and self.is_behind:
                 await self._send()
         except HeadwaterError as error:
             log.warning("the state of NURL %s could not be stored: %s", self.nurl.shown, error)
@@ -119,8 +119,8 @@ class Delivery:
             log.exception("the notification of NURL %s failed", self.nurl.shown)
             self._back_off()
         else:
-            if self.state is State.SENDING:
-                self.state = State.IDLE
+            if self.state is DeliveryState.SENDING:
+                self.state = DeliveryState.IDLE
 
     async def _send(self) -> None:
         self._attempted = self.nurl.failures
@@ -129,11 +129,11 @@ class Delivery:
             return
         seqno = self._last_seqno()
         outcome, detail = await self._around.sender.post(self.nurl, self._trace())
-        if outcome is Outcome.DELIVERED:
+        if outcome is PostOutcome.DELIVERED:
             self.nurl = succeeded(self.nurl, seqno)
             if self.stored.failures:  # otherwise the schedule is unchanged
                 await self._record()
-        elif outcome is Outcome.FAILED:
+        elif outcome is PostOutcome.FAILED:
             await self._failed(detail)
         else:
             # The detail may contain an internal address, and every reader of the NURL table can see the reason.
@@ -169,11 +169,11 @@ class Delivery:
         self._wait_if_sending()
 
     def _wait_if_sending(self) -> None:
-        if self.state is State.SENDING:
+        if self.state is DeliveryState.SENDING:
             self._wait()
 
     def _wait(self) -> None:
-        self.state = State.WAITING
+        self.state = DeliveryState.WAITING
         delay_s = wait_s(self.nurl, self._around.now_ms(), self._around.limits)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
 

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from headwater.engine import Engine
 from headwater.engine.follower import Extent, StreamFollower
-from headwater.engine.messages import Ended, Reason, Slice, StreamInfo
+from headwater.engine.messages import Ended, Reason, Slice, VisibleStream
 from headwater.errors import (
     HeadwaterError,
     InvalidNotifyError,
@@ -24,8 +24,8 @@ from headwater.limits import NOTIFY_REASON_LENGTH_MAX, RETRY_AFTER_S, Limits
 from headwater.protocol.tables.paths import name_of
 from headwater.protocol.tables.urls import url_fault
 from headwater.protocol.trace_context import TraceContext
-from headwater.server.notify.delivery import Delivery, State
-from headwater.server.notify.nurl import Nurl, seen_again
+from headwater.server.notify.delivery import DeliveryState, NurlDelivery
+from headwater.server.notify.nurl import NurlRecord, seen_again
 from headwater.server.notify.registry import Registry
 from headwater.server.notify.sending import Outbound, Sender
 from headwater.tasks import Tasks
@@ -38,12 +38,12 @@ class WatchedTable:
 
     ready = True
 
-    def __init__(self, engine: Engine, table: StreamInfo, deleted: Callable[[WatchedTable], None]) -> None:
+    def __init__(self, engine: Engine, table: VisibleStream, deleted: Callable[[WatchedTable], None]) -> None:
         self.path = table.path
         self.id = table.id
         self.follower = StreamFollower(engine, self, "notify", table, table.tail, extent=Extent.NEWS)
         self.last_seqno = table.last_seqno
-        self.deliveries: dict[str, Delivery] = {}  # by the name of the NURL
+        self.deliveries: dict[str, NurlDelivery] = {}  # by the name of the NURL
         self.trace: TraceContext | None = None  # of the append of the last rows
         self.next_trace: TraceContext | None = None  # of an append that is not durable yet
         self.lock = asyncio.Lock()  # held while the NURLs change
@@ -107,7 +107,7 @@ class Notifier:
                 log.error("the NURLs of a table are not notified: %s", error)
         self._running = True
 
-    async def _resume(self, table_id: int, nurls: list[Nurl]) -> None:
+    async def _resume(self, table_id: int, nurls: list[NurlRecord]) -> None:
         path = nurls[0].path
         try:
             table = await self._engine.info(path)
@@ -123,7 +123,7 @@ class Notifier:
     async def stop(self) -> None:
         """Cancel deliveries and record the last notified rows. Later rows are notified after a restart."""
         self._running = False
-        behind: list[Nurl] = []
+        behind: list[NurlRecord] = []
         deliveries = [delivery for watched in self._tables.values() for delivery in watched.deliveries.values()]
         for watched in self._tables.values():
             watched.follower.close()
@@ -172,11 +172,11 @@ class Notifier:
 
     def _sorted(
         self, watched: WatchedTable, pairs: Iterable[tuple[str, str]], base: str
-    ) -> tuple[list[Nurl], list[Nurl]]:
+    ) -> tuple[list[NurlRecord], list[NurlRecord]]:
         """The NURLs that are new, and those that are known and change."""
         new, changed, now_ms = [], [], self.now_ms()
         for event, url in pairs:
-            nurl = Nurl(watched.path, watched.id, event, url, base, now_ms, now_ms, watched.last_seqno)
+            nurl = NurlRecord(watched.path, watched.id, event, url, base, now_ms, now_ms, watched.last_seqno)
             known = watched.deliveries.get(nurl.name)
             if known is None:
                 new.append(nurl)
@@ -209,14 +209,14 @@ class Notifier:
 
     # Called by deliveries
 
-    async def record(self, nurl: Nurl) -> None:
+    async def record(self, nurl: NurlRecord) -> None:
         watched = self._tables.get(nurl.table_id)
         if watched is not None:
             async with watched.lock:
                 if nurl.name in watched.deliveries:
                     await self._registry.update((nurl,))
 
-    async def drop(self, delivery: Delivery, reason: str) -> None:
+    async def drop(self, delivery: NurlDelivery, reason: str) -> None:
         watched = self._tables.get(delivery.nurl.table_id)
         if watched is None:
             return
@@ -228,7 +228,7 @@ class Notifier:
 
     # Status
 
-    def states(self) -> list[State]:
+    def states(self) -> list[DeliveryState]:
         """The state of the delivery to each NURL."""
         return [delivery.state for watched in self._tables.values() for delivery in watched.deliveries.values()]
 
@@ -251,7 +251,7 @@ class Notifier:
                     self._release_if_empty(watched)
                 return
 
-    def _watch(self, table: StreamInfo) -> WatchedTable:
+    def _watch(self, table: VisibleStream) -> WatchedTable:
         """Follow a table that was read just before."""
         watched = self._tables.get(table.id)
         if watched is None:
@@ -260,12 +260,12 @@ class Notifier:
             self._tables[table.id] = watched
         return watched
 
-    def _deliver_to(self, watched: WatchedTable, nurl: Nurl) -> Delivery:
-        delivery = Delivery(nurl, lambda: watched.last_seqno, self, lambda: watched.trace)
+    def _deliver_to(self, watched: WatchedTable, nurl: NurlRecord) -> NurlDelivery:
+        delivery = NurlDelivery(nurl, lambda: watched.last_seqno, self, lambda: watched.trace)
         watched.deliveries[nurl.name] = delivery
         return delivery
 
-    async def _remove(self, watched: WatchedTable, deliveries: list[Delivery], reason: str) -> None:
+    async def _remove(self, watched: WatchedTable, deliveries: list[NurlDelivery], reason: str) -> None:
         if deliveries:
             shown = " ".join(reason.split())[:NOTIFY_REASON_LENGTH_MAX]
             await self._registry.remove(watched.path, [delivery.nurl for delivery in deliveries], shown)
@@ -289,7 +289,7 @@ class Notifier:
         """Handle the deletion of a table that may have had NURLs."""
         self._tasks.start(self._forget(path, []))
 
-    async def _forget(self, path: str, nurls: list[Nurl]) -> None:
+    async def _forget(self, path: str, nurls: list[NurlRecord]) -> None:
         try:
             await self._registry.forget(path, nurls)
         except HeadwaterError as error:  # they are removed at the next start

@@ -14,7 +14,7 @@ PREFIX = "nurl/"  # of the keys of these documents
 _HASH_LENGTH = 32
 
 
-class Nurl(msgspec.Struct, frozen=True):
+class NurlRecord(msgspec.Struct, frozen=True):
     """`notified_seqno` is the last notified row. It may be too low, because successes are only recorded when the server
     stops; after a crash a row can be notified twice."""
 
@@ -46,15 +46,15 @@ class Nurl(msgspec.Struct, frozen=True):
         return f"{PREFIX}{self.table_id}/{self.name}"
 
 
-def encode(nurl: Nurl) -> bytes:
+def encode(nurl: NurlRecord) -> bytes:
     return msgspec.json.encode(nurl)
 
 
-def decode(data: bytes) -> Nurl:
-    return msgspec.json.decode(data, type=Nurl)
+def decode(data: bytes) -> NurlRecord:
+    return msgspec.json.decode(data, type=NurlRecord)
 
 
-def seen_again(nurl: Nurl, now_ms: int, base: str) -> Nurl:
+def seen_again(nurl: NurlRecord, now_ms: int, base: str) -> NurlRecord:
     """The NURL after it was advertised again; unchanged unless it must be stored.
 
     A failing NURL is retried at once, because its server has just sent a request.
@@ -66,11 +66,11 @@ def seen_again(nurl: Nurl, now_ms: int, base: str) -> Nurl:
     )
 
 
-def succeeded(nurl: Nurl, seqno: int) -> Nurl:
+def succeeded(nurl: NurlRecord, seqno: int) -> NurlRecord:
     return msgspec.structs.replace(nurl, notified_seqno=seqno, failures=0, failing_since_ms=0, next_attempt_ms=0)
 
 
-def failed(nurl: Nurl, now_ms: int, limits: Limits, chance: float) -> Nurl:
+def failed(nurl: NurlRecord, now_ms: int, limits: Limits, chance: float) -> NurlRecord:
     """The NURL after another failure. Half of each wait is random, so that NURLs of one server are not all retried at
     the same time."""
     backoff = Backoff(limits.notify_retry_s, limits.notify_retry_max_s, jitter=0.5)
@@ -82,12 +82,12 @@ def failed(nurl: Nurl, now_ms: int, limits: Limits, chance: float) -> Nurl:
     )
 
 
-def wait_s(nurl: Nurl, now_ms: int, limits: Limits) -> float:
+def wait_s(nurl: NurlRecord, now_ms: int, limits: Limits) -> float:
     """Seconds until the next attempt, bounded in case the clock was set back."""
     if not nurl.next_attempt_ms:
         return limits.notify_retry_s
     return max(0.0, min((nurl.next_attempt_ms - now_ms) / 1000, limits.notify_retry_max_s))
 
 
-def is_given_up(nurl: Nurl, now_ms: int, limits: Limits) -> bool:
+def is_given_up(nurl: NurlRecord, now_ms: int, limits: Limits) -> bool:
     return nurl.failures > 0 and now_ms - nurl.failing_since_ms >= limits.notify_give_up_s * 1000

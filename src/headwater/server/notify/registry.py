@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headwater.engine import Engine
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.errors import HeadwaterError, StreamFullError, StreamNotFoundError
 from headwater.limits import LIST_PAGE_MAX
 from headwater.log.commands import Append, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.content_type import TableType, format_table_type
 from headwater.protocol.tables.paths import nurls_log_path
-from headwater.server.notify.nurl import PREFIX, Nurl, decode, encode
+from headwater.server.notify.nurl import PREFIX, NurlRecord, decode, encode
 
 log = logging.getLogger("headwater.notify")
 
@@ -31,9 +31,9 @@ class Registry:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def load(self) -> list[Nurl]:
+    async def load(self) -> list[NurlRecord]:
         """All NURLs, grouped by table."""
-        found: list[Nurl] = []
+        found: list[NurlRecord] = []
         after = ""
         while page := await self._engine.documents(PREFIX, after, LIST_PAGE_MAX):
             after = page[-1].key
@@ -44,7 +44,7 @@ class Registry:
                     log.error("document %r is no NURL and is ignored: %s", document.key, error)
         return found
 
-    async def add(self, path: str, nurls: Sequence[Nurl], known: Sequence[Nurl]) -> None:
+    async def add(self, path: str, nurls: Sequence[NurlRecord], known: Sequence[NurlRecord]) -> None:
         """Add NURLs beside those that are `known`. A table of NURLs that is full is replaced by one without the rows of
         NURLs that were removed."""
         documents = tuple([WriteDocument(nurl.key, encode(nurl)) for nurl in nurls])
@@ -61,7 +61,7 @@ class Registry:
                 await self._create(to, _added(known), ())  # the new ones do not fit
                 raise
 
-    async def remove(self, path: str, nurls: Iterable[Nurl], reason: str) -> None:
+    async def remove(self, path: str, nurls: Iterable[NurlRecord], reason: str) -> None:
         """Remove NURLs. Neither quotas nor a full disk prevent this."""
         rows = "\n".join(f"-\t{nurl.name}\t{reason}" for nurl in nurls)
         documents = tuple([WriteDocument(nurl.key, None) for nurl in nurls])
@@ -71,7 +71,7 @@ class Registry:
         except StreamNotFoundError:
             await self._engine.execute(WriteDocuments(documents))
 
-    async def update(self, nurls: Iterable[Nurl]) -> None:
+    async def update(self, nurls: Iterable[NurlRecord]) -> None:
         await self._engine.execute(WriteDocuments(tuple([WriteDocument(nurl.key, encode(nurl)) for nurl in nurls])))
 
     async def _create(self, path: str, body: bytes, documents: tuple[WriteDocument, ...]) -> None:
@@ -80,7 +80,7 @@ class Registry:
             Create(path=path, now_ms=now_ms, content_type=NURLS_TYPE, kind=rows, body=body, documents=documents)
         )
 
-    async def forget(self, path: str, nurls: Iterable[Nurl]) -> None:
+    async def forget(self, path: str, nurls: Iterable[NurlRecord]) -> None:
         """Delete the NURLs of a deleted table, and the table of its NURLs."""
         documents = tuple([WriteDocument(nurl.key, None) for nurl in nurls])
         if documents:
@@ -97,7 +97,7 @@ class Registry:
             except StreamNotFoundError:
                 return
 
-    async def _found(self, path: str) -> StreamInfo | None:
+    async def _found(self, path: str) -> VisibleStream | None:
         try:
             return await self._engine.info(path)
         except HeadwaterError as error:
@@ -106,5 +106,5 @@ class Registry:
             raise
 
 
-def _added(nurls: Iterable[Nurl]) -> bytes:
+def _added(nurls: Iterable[NurlRecord]) -> bytes:
     return "\n".join(f"+\t{nurl.name}\t{nurl.url}" for nurl in nurls).encode()

@@ -31,7 +31,7 @@ _SUSPECT = frozenset("=;@")  # in a value, these may be followed by another para
 _HIDDEN = "[hidden]"
 
 
-class Entry(NamedTuple):
+class AccessEntry(NamedTuple):
     at_s: float
     peer: str
     identity: str
@@ -46,10 +46,12 @@ class Entry(NamedTuple):
     request_id: str
 
 
-class AccessLog(QueuedLog[Entry]):
+class AccessLog(QueuedLog[AccessEntry]):
     """Made by `open_access_log`; a watcher of an observer."""
 
-    def __init__(self, target: str, render: Callable[[Entry], str], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, target: str, render: Callable[[AccessEntry], str], clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__("access log", target, render)
         self._clock = clock
 
@@ -58,7 +60,7 @@ class AccessLog(QueuedLog[Entry]):
             self.dropped += 1
             return
         self.put(
-            Entry(
+            AccessEntry(
                 self._clock(),
                 request.peer,
                 request.identity,
@@ -85,7 +87,7 @@ def open_access_log(target: str, *, as_json: bool) -> AccessLog:
     return access_log
 
 
-def as_combined_line(entry: Entry) -> str:
+def as_combined_line(entry: AccessEntry) -> str:
     """The combined format of Apache and nginx, followed by the duration in seconds and the request id."""
     asked = f"{entry.method} {_shown_target(entry)} HTTP/{entry.version}"
     sent = "-" if entry.sent_bytes is None else entry.sent_bytes
@@ -95,7 +97,7 @@ def as_combined_line(entry: Entry) -> str:
     )
 
 
-def as_json_line(entry: Entry) -> str:
+def as_json_line(entry: AccessEntry) -> str:
     described: dict[str, Any] = {
         "time": instant(entry.at_s),
         "peer": entry.peer,
@@ -112,7 +114,7 @@ def as_json_line(entry: Entry) -> str:
     return json.dumps(described).replace("\x7f", "\\u007f")
 
 
-def _shown_target(entry: Entry) -> str:
+def _shown_target(entry: AccessEntry) -> str:
     """Path and query, with the values of unknown parameters hidden."""
     if not entry.query:
         return entry.path

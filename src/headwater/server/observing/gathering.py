@@ -14,8 +14,8 @@ from headwater.log.quotas import TokenQuota
 from headwater.server.following.follower import FollowerState
 from headwater.server.http import NO_ROUTE, waiting
 from headwater.server.memory import resident_bytes
-from headwater.server.notify.delivery import State as DeliveryState
-from headwater.server.notify.sending import Outcome
+from headwater.server.notify.delivery import DeliveryState as DeliveryState
+from headwater.server.notify.sending import PostOutcome
 from headwater.server.observing.access_log import AccessLog
 from headwater.server.observing.metrics import Labels, Value
 from headwater.server.observing.observer import Observer
@@ -35,7 +35,7 @@ _DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
 _OTHER = "other"
 
 
-class Gathered(defaultdict[str, list[tuple[Labels, Value]]]):
+class Samples(defaultdict[str, list[tuple[Labels, Value]]]):
     def __init__(self) -> None:
         super().__init__(list)
 
@@ -43,9 +43,9 @@ class Gathered(defaultdict[str, list[tuple[Labels, Value]]]):
         self[name].append((labels, value))
 
 
-def gather(service: Service) -> tuple[Gathered, EngineReport]:
+def gather(service: Service) -> tuple[Samples, EngineReport]:
     """All samples except sizes of files, which `add_space` adds outside the event loop."""
-    found, report = Gathered(), service.engine.report()
+    found, report = Samples(), service.engine.report()
     store = "memory" if report.store.syncs is None else "embedded"
     found.add("headwater_info", 1, __version__, store)
     found.add("headwater_ready", float(not unready(service, report)))
@@ -65,7 +65,7 @@ def gather(service: Service) -> tuple[Gathered, EngineReport]:
     return found, report
 
 
-def _gather_http(found: Gathered, observer: Observer) -> None:
+def _gather_http(found: Samples, observer: Observer) -> None:
     for route, template, method in _routes():
         counted = observer.statuses(route)
         if route != NO_ROUTE:
@@ -104,7 +104,7 @@ def readers(report: EngineReport) -> dict[str, int]:
     return found
 
 
-def _gather_engine(found: Gathered, report: EngineReport) -> None:
+def _gather_engine(found: Samples, report: EngineReport) -> None:
     found.add("headwater_commit_batch_records", report.commit_sizes)
     found.add("headwater_commit_duration_seconds", report.commit_seconds)
     found.add("headwater_commit_failures_total", report.commit_failures)
@@ -117,7 +117,7 @@ def _gather_engine(found: Gathered, report: EngineReport) -> None:
     found.add("headwater_disk_full", float(report.full is not None))
 
 
-def _gather_store(found: Gathered, report: StoreReport) -> None:
+def _gather_store(found: Samples, report: StoreReport) -> None:
     if report.syncs is None or report.folds is None:
         return  # in memory
     found.add("headwater_fsync_duration_seconds", report.syncs)
@@ -130,14 +130,14 @@ def _gather_store(found: Gathered, report: StoreReport) -> None:
     found.add("headwater_journal_unfolded_segments", report.unfolded_segments)
 
 
-def add_space(found: Gathered, space: Space) -> None:
+def add_space(found: Samples, space: Space) -> None:
     found.add("headwater_journal_bytes", space.journal_bytes)
     found.add("headwater_index_bytes", space.index_bytes)
     found.add("headwater_disk_free_bytes", space.free_bytes)
     _add_backups(found, space.backups, time.time())
 
 
-def _add_backups(found: Gathered, backups: Sequence[BackupReport], now_s: float) -> None:
+def _add_backups(found: Samples, backups: Sequence[BackupReport], now_s: float) -> None:
     found.add("headwater_backups", len(backups))
     found.add("headwater_backups_failing", sum(backup.failing for backup in backups))
     found.add("headwater_backup_failures_total", sum(backup.failures for backup in backups))
@@ -146,7 +146,7 @@ def _add_backups(found: Gathered, backups: Sequence[BackupReport], now_s: float)
         found.add("headwater_backup_age_seconds", max(0.0, now_s - oldest_s))
 
 
-def _gather_others(found: Gathered, service: Service) -> None:
+def _gather_others(found: Samples, service: Service) -> None:
     views = [] if service.views is None else service.views.status()
     _add_states(found, "headwater_views", [state.value for state in ViewState], [view.state.value for view in views])
     found.add("headwater_views_lag_bytes", max([view.lag_bytes or 0 for view in views], default=0))
@@ -157,7 +157,7 @@ def _gather_others(found: Gathered, service: Service) -> None:
     if service.notifier is not None:
         states = [state.value for state in service.notifier.states()]
         _add_states(found, "headwater_notify_nurls", [state.value for state in _DELIVERING], states)
-        for outcome in Outcome:
+        for outcome in PostOutcome:
             count = service.notifier.sender.outcomes[outcome]
             found.add("headwater_notify_posts_total", count, outcome.name.lower())
     for one in service.upkeep.reloaded():
@@ -174,7 +174,7 @@ def _gather_others(found: Gathered, service: Service) -> None:
             found.add("headwater_spans_total", watcher.spans)
 
 
-def _gather_usage(found: Gathered, service: Service) -> None:
+def _gather_usage(found: Samples, service: Service) -> None:
     for quota, used, limits in usage_of(service):
         kind = "token" if isinstance(quota, TokenQuota) else "prefix"
         for what, number in used.items():
@@ -183,7 +183,7 @@ def _gather_usage(found: Gathered, service: Service) -> None:
                 found.add(f"headwater_{kind}_quota", limits[what], quota.name, what)
 
 
-def _add_states(found: Gathered, name: str, states: Iterable[str], present: Iterable[str]) -> None:
+def _add_states(found: Samples, name: str, states: Iterable[str], present: Iterable[str]) -> None:
     counted = Counter(present)
     for state in states:
         found.add(name, counted[state], state)

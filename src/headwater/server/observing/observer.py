@@ -34,7 +34,7 @@ _SOME = (True, *[False] * (TIMED_ONE_OF - 1))
 _SANE_ID = re.compile(r"[A-Za-z0-9._~:@/+=-]{1,128}")
 
 
-class Watcher(Protocol):
+class RequestWatcher(Protocol):
     """Gets every request from an observer: the access log or the tracer."""
 
     def note(self, request: Request, response: Response, took_s: float) -> None:
@@ -65,7 +65,7 @@ class Connections(Protocol):
 
 
 class Observer:
-    def __init__(self, watchers: tuple[Watcher, ...] = (), audit: AuditLog | None = None) -> None:
+    def __init__(self, watchers: tuple[RequestWatcher, ...] = (), audit: AuditLog | None = None) -> None:
         self.audit = audit  # None: there is no audit log
         self.successes = [0] * (2 * ROUTES_MAX + 1)  # 2xx responses without a call of `answered`, by route
         self.others: dict[int, Counter[int]] = {}  # calls of `answered`, by route and status
@@ -112,7 +112,7 @@ class Observer:
             one.close()
 
     @property
-    def _logs(self) -> list[Watcher | AuditLog]:
+    def _logs(self) -> list[RequestWatcher | AuditLog]:
         return [*self.watchers] if self.audit is None else [*self.watchers, self.audit]
 
     def reloaded(self, what: str, fault: str) -> None:

@@ -12,7 +12,7 @@ from headwater.server.observing.metrics import render
 from headwater.server.observing.readiness import unready
 
 if TYPE_CHECKING:
-    from headwater.server.observing.gathering import Gathered
+    from headwater.server.observing.gathering import Samples
     from headwater.server.service import Service
     from headwater.store.contract import StoreReport
 
@@ -51,7 +51,7 @@ async def metrics(service: Service, request: Request, _: str) -> Response:
     return Response(200, (*headers, ("content-encoding", chosen)), (encoded,))
 
 
-def _text(found: Gathered, store: StoreReport, accept: str) -> tuple[bytes, str]:
+def _text(found: Samples, store: StoreReport, accept: str) -> tuple[bytes, str]:
     from headwater.server.observing.gathering import add_space
 
     if store.space is not None:

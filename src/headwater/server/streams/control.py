@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater import limits
-from headwater.engine.messages import FindRecords, FindSplits, RecordsReply, StreamInfo
+from headwater.engine.messages import FindRecords, FindSplits, RecordsReply, VisibleStream
 from headwater.errors import InvalidQueryError
 from headwater.log.offsets import Offset
 from headwater.positions import BEGINNING, NOW
@@ -109,7 +109,7 @@ def _range(query: dict[str, str]) -> tuple[Offset | None, Offset | None]:
     return parse_offset(query.get("offset", BEGINNING)), parse_offset(query.get("until", NOW))
 
 
-def _listed(stream: StreamInfo) -> dict[str, object]:
+def _listed(stream: VisibleStream) -> dict[str, object]:
     return {
         "path": stream.path,
         "content_type": stream.content_type,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from headwater.engine.messages import Read, ReadReply, StreamInfo
+from headwater.engine.messages import Read, ReadReply, VisibleStream
 from headwater.log.content import ContentKind
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.cursors import next_cursor
@@ -35,7 +35,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
     return Response(200, (*_described(stream), ("etag", tag)))
 
 
-def _described(stream: StreamInfo) -> Headers:
+def _described(stream: VisibleStream) -> Headers:
     """The tail and the configuration of a stream. HEAD and a GET with `offset=now` have all of these headers, because
     some caches send GET for HEAD."""
     found = [

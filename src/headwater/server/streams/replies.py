@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.http import Response
@@ -19,7 +19,7 @@ UNBUFFERED = ("x-accel-buffering", "no")  # otherwise nginx and other proxies wo
 SANDBOX = ("content-security-policy", "sandbox; default-src 'none'")
 
 
-def offset_text(stream: StreamInfo, position: int) -> str:
+def offset_text(stream: VisibleStream, position: int) -> str:
     return format_offset(stream.offset(position))
 
 

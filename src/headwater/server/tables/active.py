@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from headwater.engine import Engine
 from headwater.engine.follower import Extent, Pulled
-from headwater.engine.messages import Ended, Reason, Slice, StreamInfo
+from headwater.engine.messages import Ended, Reason, Slice, VisibleStream
 from headwater.errors import HeadwaterError, InternalError, OverloadedError, StreamNotFoundError, ViewTooLargeError
 from headwater.limits import (
     ACTIVE_BUILDS_AT_ONCE,
@@ -84,7 +84,7 @@ class ActiveView(Pulled):
     """The live rows of one table, kept current: updates are applied as they arrive, if nothing is left to be read."""
 
     def __init__(
-        self, engine: Engine, table: StreamInfo, building: asyncio.Semaphore, applied: Callable[[ActiveView], None]
+        self, engine: Engine, table: VisibleStream, building: asyncio.Semaphore, applied: Callable[[ActiveView], None]
     ) -> None:
         super().__init__(engine, "active-view", table, 0, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
         self._engine = engine
@@ -263,7 +263,7 @@ class ActiveViews:
     def __len__(self) -> int:
         return len(self._views)
 
-    async def rows_of(self, engine: Engine, limits: Limits, table: StreamInfo) -> LiveRows:
+    async def rows_of(self, engine: Engine, limits: Limits, table: VisibleStream) -> LiveRows:
         """The live rows of a table that was just read. Use them before the next await."""
         view = self._views.get(table.id)
         if view is None or view.is_over:

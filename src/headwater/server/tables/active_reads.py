@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater import limits as bounds
-from headwater.engine.messages import FindRow, StreamInfo
+from headwater.engine.messages import FindRow, VisibleStream
 from headwater.limits import BODY_PIECE_BYTES
 from headwater.protocol.tables.accept import check_accept
 from headwater.protocol.tables.escaping import Escape, escape
@@ -30,7 +30,7 @@ async def read_active(service: Service, request: Request, path: str, query: Tabl
 
 
 def _answer(
-    service: Service, request: Request, table: StreamInfo, seqno: int, rows: list[bytes], what: str
+    service: Service, request: Request, table: VisibleStream, seqno: int, rows: list[bytes], what: str
 ) -> Response:
     """The response has the SeqNo of the view, so that a follower can continue after it."""
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater import limits
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import log_path, name_of
@@ -26,7 +26,7 @@ async def list_tables(service: Service, request: Request, _: str) -> Response:
     return json_response({"tables": [_listed(table) for table in page.streams], "next_after": next_after})
 
 
-def _listed(table: StreamInfo) -> dict[str, object]:
+def _listed(table: VisibleStream) -> dict[str, object]:
     kind = table_type(table)
     return {
         "name": name_of(table.path),

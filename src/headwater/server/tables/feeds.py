@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from headwater.engine.follower import LIVE, StreamFollower
-from headwater.engine.messages import RowPosition, Slice, StreamInfo
+from headwater.engine.messages import RowPosition, Slice, VisibleStream
 from headwater.limits import BODY_PIECE_BYTES, FRAME_BYTES_MAX
 from headwater.log.row_framing import position_after
 from headwater.protocol.streams.sse import KEEP_ALIVE
@@ -31,7 +31,7 @@ class RowFeed(LiveFeed):
     def __init__(
         self,
         service: Service,
-        table: StreamInfo,
+        table: VisibleStream,
         start: RowPosition,
         *,
         since_id: int = 0,

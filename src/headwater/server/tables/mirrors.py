@@ -12,7 +12,7 @@ import asyncio
 import msgspec
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRow, ReadMore, RowPosition, StreamInfo
+from headwater.engine.messages import FindRow, ReadMore, RowPosition, VisibleStream
 from headwater.errors import (
     ConflictError,
     EmptyBodyError,
@@ -104,12 +104,12 @@ async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
     )
 
 
-def _check_mirror(table: StreamInfo) -> None:
+def _check_mirror(table: VisibleStream) -> None:
     if table.kind is not ContentKind.MIRROR:
         raise ConflictError("the table is no mirror: it gives its rows their SeqNos; append changes to it")
 
 
-async def _known_bytes(engine: Engine, table: StreamInfo, start: RowPosition, rows: Numbered) -> int:
+async def _known_bytes(engine: Engine, table: VisibleStream, start: RowPosition, rows: Numbered) -> int:
     """The size of the part of the body that the mirror already has. An error if rows differ, or if one is missing."""
     if table.last_seqno < rows.after:
         raise MirrorMismatchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.errors import (
     InvalidQueryError,
     NotFollowedError,
@@ -78,7 +78,7 @@ async def _notify(
         log.info("NURLs were advertised, and their SURL is not read: %s", reason)
 
 
-def _why_not_followed(path: str, table: StreamInfo | None) -> str:
+def _why_not_followed(path: str, table: VisibleStream | None) -> str:
     """STP demands that the recipient reads the SURL of a Notify. If it does not, the sender must learn why."""
     name = name_of(path)
     if table is None or table.kind is ContentKind.MIRROR:
@@ -89,7 +89,7 @@ def _why_not_followed(path: str, table: StreamInfo | None) -> str:
 async def _follow(
     service: Service,
     path: str,
-    table: StreamInfo | None,
+    table: VisibleStream | None,
     surl: str,
     *,
     may_admit: bool,

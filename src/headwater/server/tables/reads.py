@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from headwater.engine.follower import Extent, Pulled
-from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Slice, StreamInfo
+from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Slice, VisibleStream
 from headwater.errors import StreamNotFoundError
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.etags import etag
 from headwater.protocol.tables.accept import EVENTS_TYPE, check_accept, check_accept_events
-from headwater.protocol.tables.queries import TableQuery, View, parse_table_query
+from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, Pieces
 from headwater.server.finite import choose_coding, not_modified
@@ -36,7 +36,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
     return Response(200, tuple(found))
 
 
-def _expiry(table: StreamInfo) -> Headers:
+def _expiry(table: VisibleStream) -> Headers:
     """Some caches send GET for HEAD, so both have these headers."""
     found: Headers = ()
     if table.ttl_s is not None:
@@ -49,7 +49,7 @@ def _expiry(table: StreamInfo) -> Headers:
 async def read(service: Service, request: Request, path: str) -> Response:
     query = parse_table_query(request.query, request.headers.get("last-event-id"))
     with speaking_of(path):
-        if query.view is View.ACTIVE:
+        if query.view is RowView.ACTIVE:
             return await read_active(service, request, path, query)
         reply = await service.engine.find_row(FindRow(path, query.since_id))
         if query.events:
@@ -150,7 +150,7 @@ async def _rows(service: Service, skip: int, end: int, first: ReadReply) -> Piec
         pulled.follower.close()
 
 
-async def _end(service: Service, table: StreamInfo, until_id: int) -> int:
+async def _end(service: Service, table: VisibleStream, until_id: int) -> int:
     """Where the rows up to `until_id` end."""
     found = await service.engine.find_row(FindRow(table.path, until_id))
     if found.table.id != table.id:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from functools import lru_cache
 from typing import Any
 
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError, UnknownOutcomeError
 from headwater.log.content import ContentKind
 from headwater.protocol.tables import headers
@@ -25,7 +25,7 @@ log = logging.getLogger("headwater.server")
 type_of = lru_cache(maxsize=1024)(parse_table_type)
 
 
-def table_type(table: StreamInfo) -> TableType:
+def table_type(table: VisibleStream) -> TableType:
     return type_of(table.content_type)
 
 
@@ -33,7 +33,7 @@ def last_seqno(seqno: int) -> tuple[str, str]:
     return headers.LAST_SEQNO, str(seqno)
 
 
-def described(table: StreamInfo, seqno: int | None = None) -> list[tuple[str, str]]:
+def described(table: VisibleStream, seqno: int | None = None) -> list[tuple[str, str]]:
     """The headers that describe a table, or its rows up to a SeqNo.
 
     A mirror is not gapless, because its source may have gaps. A table of NURLs has no NURL.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.engine import Engine
-from headwater.engine.messages import Read, StreamInfo
+from headwater.engine.messages import Read, VisibleStream
 from headwater.errors import StreamNotFoundError
 from headwater.limits import ACTIVE_SNAPSHOT_RECORD_BYTES, ACTIVE_SNAPSHOT_TTL_S, LIST_PAGE_MAX
 from headwater.log.commands import Append, Create, Delete
@@ -23,7 +23,7 @@ _PREFIX = "\x02active/"
 _TYPE = "text/sequence"
 
 
-class Snapshot(NamedTuple):
+class ActiveSnapshot(NamedTuple):
     path: str
     position: int  # up to which the rows of the table are applied
     last_seqno: int
@@ -33,7 +33,7 @@ def _directory(table_id: int) -> str:
     return f"{_PREFIX}{table_id}/"
 
 
-async def find(engine: Engine, table: StreamInfo) -> Snapshot | None:
+async def find(engine: Engine, table: VisibleStream) -> ActiveSnapshot | None:
     """The newest complete snapshot of a table. The others are deleted."""
     complete = [_parsed(stream.path) for stream in await _streams(engine, table.id) if stream.closed]
     newest = max([found for found in complete if found.position <= table.tail], key=_position, default=None)
@@ -41,19 +41,19 @@ async def find(engine: Engine, table: StreamInfo) -> Snapshot | None:
     return newest
 
 
-def _position(snapshot: Snapshot) -> int:
+def _position(snapshot: ActiveSnapshot) -> int:
     return snapshot.position
 
 
-def _parsed(path: str) -> Snapshot:
+def _parsed(path: str) -> ActiveSnapshot:
     position, last_seqno = path.rpartition("/")[2].split("-")
-    return Snapshot(path, int(position), int(last_seqno))
+    return ActiveSnapshot(path, int(position), int(last_seqno))
 
 
 class SnapshotReader:
     """Reads the rows of a snapshot in pieces."""
 
-    def __init__(self, engine: Engine, snapshot: Snapshot) -> None:
+    def __init__(self, engine: Engine, snapshot: ActiveSnapshot) -> None:
         self._engine = engine
         self._path = snapshot.path
         self._offset: Offset = BEGINNING
@@ -65,7 +65,7 @@ class SnapshotReader:
         return reply.data
 
 
-async def write(engine: Engine, table_id: int, position: int, last_seqno: int, rows: list[bytes]) -> Snapshot:
+async def write(engine: Engine, table_id: int, position: int, last_seqno: int, rows: list[bytes]) -> ActiveSnapshot:
     """Write a snapshot and delete the older ones."""
     path = f"{_directory(table_id)}{position}-{last_seqno}"
     await engine.execute(
@@ -81,7 +81,7 @@ async def write(engine: Engine, table_id: int, position: int, last_seqno: int, r
         await engine.execute(Append(path, engine.now_ms(), record, _TYPE))
     await engine.execute(Append(path, engine.now_ms(), b"", close=True))
     await delete_all(engine, table_id, but=path)
-    return Snapshot(path, position, last_seqno)
+    return ActiveSnapshot(path, position, last_seqno)
 
 
 def _records(rows: list[bytes]) -> Iterator[bytes]:
@@ -99,9 +99,9 @@ async def delete_all(engine: Engine, table_id: int, *, but: str = "") -> None:
     await _delete(engine, [stream.path for stream in await _streams(engine, table_id) if stream.path != but])
 
 
-async def _streams(engine: Engine, table_id: int) -> list[StreamInfo]:
+async def _streams(engine: Engine, table_id: int) -> list[VisibleStream]:
     """The streams of all snapshots of a table."""
-    streams: list[StreamInfo] = []
+    streams: list[VisibleStream] = []
     after: str | None = ""
     while after is not None:
         page = await engine.page(_directory(table_id), after, LIST_PAGE_MAX)

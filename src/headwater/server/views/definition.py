@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.log.content import ContentKind
 from headwater.protocol.state.as_changes import EventsAsChanges
 from headwater.protocol.state.as_events import RecordFormat, RowsAsEvents
-from headwater.protocol.state.batches import Batch, Converter
+from headwater.protocol.state.batches import ConvertedBatch, Converter
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 from headwater.protocol.tables.content_type import parse_table_type
 from headwater.protocol.tables.paths import LOG_PREFIX, name_of, surl_path
@@ -37,7 +37,7 @@ class Definition(msgspec.Struct, frozen=True):
     def described(self) -> str:
         return f"{shown(self.source)}, entity type {self.type!r}"
 
-    def fault_of(self, source: StreamInfo) -> str | None:
+    def fault_of(self, source: VisibleStream) -> str | None:
         """Why a stream or table cannot be the source; None if it can."""
         if self.is_table and source.kind is not ContentKind.JSON:
             return f"{shown(source.path)} is a stream of {source.content_type}; state events are application/json"
@@ -51,7 +51,7 @@ class Definition(msgspec.Struct, frozen=True):
         return RowsAsEvents(self.type, escaping, self.record)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ViewProgress(msgspec.Struct, frozen=True):
     """The position of a view: all messages of the source before it are converted, and `taken` messages after it."""
 
     source_id: int
@@ -61,7 +61,7 @@ class Progress(msgspec.Struct, frozen=True):
     skipped: int = 0  # messages that could not be converted, over the life of the view
     reason: str | None = None  # of the last one
 
-    def after(self, batch: Batch, end: int) -> Progress:
+    def after(self, batch: ConvertedBatch, end: int) -> ViewProgress:
         """The position after a batch. `end` is the end of the data that contains the batch."""
         return msgspec.structs.replace(
             self,
@@ -75,7 +75,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 class ViewDocument(msgspec.Struct, frozen=True):
     definition: Definition
-    progress: Progress
+    progress: ViewProgress
 
 
 def encode(document: ViewDocument) -> bytes:

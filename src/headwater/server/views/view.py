@@ -25,16 +25,16 @@ from headwater import limits
 from headwater.backoff import Backoff, Streak
 from headwater.engine import Engine
 from headwater.engine.follower import Pulled
-from headwater.engine.messages import Ended, Slice, StreamInfo
+from headwater.engine.messages import Ended, Slice, VisibleStream
 from headwater.errors import HeadwaterError, StoppingError, StreamGoneError, StreamNotFoundError
 from headwater.log.commands import Append, FramedBody, WriteDocument, WriteDocuments
 from headwater.protocol.state.as_events import RESET_EVENT
-from headwater.protocol.state.batches import Batch, Converter
+from headwater.protocol.state.batches import ConvertedBatch, Converter
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.tables.paths import name_of
 from headwater.server.tables.active import ActiveViews
-from headwater.server.views.definition import Definition, Progress, ViewDocument, decode, encode, shown
+from headwater.server.views.definition import Definition, ViewDocument, ViewProgress, decode, encode, shown
 
 log = logging.getLogger("headwater.views")
 
@@ -87,7 +87,7 @@ class View:
         self._recorded = document.progress  # in the document
         self._version = 0  # of the document
         self._content_type = ""  # of the target
-        self._source: StreamInfo | None = None
+        self._source: VisibleStream | None = None
         self._pulled: Pulled | None = None  # the source, since it was first followed
         self._state = ViewState.WAITING
         self._since_ms = engine.now_ms()
@@ -157,7 +157,7 @@ class View:
             return
         source = await self._find_source()
         if source.id != self._progress.source_id:
-            await self._clear(Progress(source.id, skipped=self._progress.skipped, reason=self._progress.reason))
+            await self._clear(ViewProgress(source.id, skipped=self._progress.skipped, reason=self._progress.reason))
             source = await self._find_source()
             if source.id != self._progress.source_id:
                 return
@@ -174,7 +174,7 @@ class View:
         finally:
             pulled.follower.close()
 
-    async def _open(self) -> StreamInfo:
+    async def _open(self) -> VisibleStream:
         """Open the target, and load the stored position."""
         document = await self._engine.document(self.key)
         try:
@@ -187,7 +187,7 @@ class View:
         self._progress = self._recorded = decode(document.data).progress
         return target
 
-    async def _find_source(self) -> StreamInfo:
+    async def _find_source(self) -> VisibleStream:
         path = self.definition.source
         self._source = None
         try:
@@ -238,7 +238,7 @@ class View:
 
     # Appending
 
-    async def _take(self, batch: Batch, after: Progress) -> None:
+    async def _take(self, batch: ConvertedBatch, after: ViewProgress) -> None:
         if batch.reset:
             if batch.records:  # stop before the reset, so that it is found again after a failure
                 await self._append(batch.records, msgspec.structs.replace(after, taken=batch.taken - 1))
@@ -250,7 +250,7 @@ class View:
             if after.position - self._recorded.position >= limits.VIEW_UNRECORDED_BYTES:
                 await self._record(after)
 
-    async def _clear(self, after: Progress) -> None:
+    async def _clear(self, after: ViewProgress) -> None:
         """Empty the view. Keys that were deleted before a crash are not live any more."""
         if not self.definition.is_table:
             await self._append((RESET_EVENT,), after)
@@ -264,7 +264,7 @@ class View:
         if not rows:
             await self._record(after)
 
-    async def _append(self, records: Sequence[bytes], progress: Progress, *, close: bool = False) -> None:
+    async def _append(self, records: Sequence[bytes], progress: ViewProgress, *, close: bool = False) -> None:
         """Append records and store the position, atomically."""
         body, framed = b"", None
         if records and self.definition.is_table:
@@ -284,14 +284,14 @@ class View:
         await self._engine.execute(command)
         self._written(progress)
 
-    async def _record(self, progress: Progress) -> None:
+    async def _record(self, progress: ViewProgress) -> None:
         await self._engine.execute(WriteDocuments((self._document(progress),)))
         self._written(progress)
 
-    def _document(self, progress: Progress) -> WriteDocument:
+    def _document(self, progress: ViewProgress) -> WriteDocument:
         return WriteDocument(self.key, encode(ViewDocument(self.definition, progress)), expected=self._version)
 
-    def _written(self, progress: Progress) -> None:
+    def _written(self, progress: ViewProgress) -> None:
         self._version += 1
         self._progress = self._recorded = progress
 

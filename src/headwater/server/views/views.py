@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from headwater.engine import Engine
-from headwater.engine.messages import StreamInfo
+from headwater.engine.messages import VisibleStream
 from headwater.errors import (
     ConfigurationError,
     ConflictError,
@@ -22,7 +22,7 @@ from headwater.limits import LIST_PAGE_MAX, VIEWS_BEHIND_AT_ONCE
 from headwater.log.commands import Create, Reply, WriteDocument, WriteDocuments
 from headwater.log.events import Keeper
 from headwater.server.tables.active import ActiveViews
-from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode, shown
+from headwater.server.views.definition import PREFIX, Definition, ViewDocument, ViewProgress, decode, encode, shown
 from headwater.server.views.view import ABSENT, View, ViewGoneError, ViewStatus
 
 log = logging.getLogger("headwater.views")
@@ -92,7 +92,7 @@ class Views:
         source = await self._source_of(definition)
         if len(self._views) >= self._engine.limits.views_max:
             raise TooManyViewsError(f"a server may have {self._engine.limits.views_max} views (views_max)")
-        key, view = PREFIX + uuid.uuid4().hex, ViewDocument(definition, Progress(source))
+        key, view = PREFIX + uuid.uuid4().hex, ViewDocument(definition, ViewProgress(source))
         documents = (*command.documents, WriteDocument(key, encode(view), expected=0))
         keeper = Keeper(key, shown(definition.source))
         reply = await self._engine.execute(msgspec.structs.replace(command, documents=documents, keeper=keeper))
@@ -117,7 +117,7 @@ class Views:
             raise ConflictError(fault)
         return source.id
 
-    async def _found(self, path: str) -> StreamInfo | None:
+    async def _found(self, path: str) -> VisibleStream | None:
         try:
             return await self._engine.info(path)
         except ABSENT:

@@ -21,7 +21,7 @@ from headwater.spark.given import GivenOptions
 from headwater.spark.options import EARLIEST, LATEST, WRITING, WriteOptions, writing_to
 
 
-class Use(enum.Enum):
+class OptionUse(enum.Enum):
     """The use of the options: some are only for reading, writing, batch or streaming."""
 
     SCHEMA = "the schema"
@@ -56,10 +56,10 @@ _READ = (
 )
 _WRITE = (*CONNECTION, "table", "schema", "version", "escape", *WRITING)
 _ONLY_FOR = {
-    "endingSeqNo": Use.BATCH,
-    "view": Use.BATCH,
-    "maxRowsPerTrigger": Use.STREAM,
-    "longPollTimeout": Use.STREAM,
+    "endingSeqNo": OptionUse.BATCH,
+    "view": OptionUse.BATCH,
+    "maxRowsPerTrigger": OptionUse.STREAM,
+    "longPollTimeout": OptionUse.STREAM,
 }
 _MEANT = {
     "endingoffsets": "endingSeqNo",
@@ -93,11 +93,11 @@ _MEANT_FOR_WRITES = {
 }
 
 
-def table_read_options(given: Mapping[str, str], use: Use) -> TableReadOptions:
+def table_read_options(given: Mapping[str, str], use: OptionUse) -> TableReadOptions:
     found = GivenOptions(given, _READ)
     found.refuse_unknown(_READ, _MEANT)
     for name, only in _ONLY_FOR.items():
-        if found.text(name) is not None and use not in (only, Use.SCHEMA):
+        if found.text(name) is not None and use not in (only, OptionUse.SCHEMA):
             raise OptionError(f"{name} is for {only.value}; remove it")
     root, table = _addressed(found.required("url"), found.text("table"))
     active = found.choice("view", ("all", "active")) == "active"

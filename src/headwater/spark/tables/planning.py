@@ -33,7 +33,7 @@ from headwater.spark.tables.places import BEGINNING, RowPlace, RowRange, place_a
 log = logging.getLogger(__name__)
 
 
-class Tail(msgspec.Struct, frozen=True):
+class TableEnd(msgspec.Struct, frozen=True):
     """The end of a table, and its properties."""
 
     place: RowPlace
@@ -51,7 +51,7 @@ class TablePlanner:
 
     # The end of the table
 
-    def tail(self) -> Tail:
+    def tail(self) -> TableEnd:
         """The current end of the table, from its last row, because servers need not send the SeqNo in a header."""
         last: Row | None = None
         with self._table.rows(since_id=-1) as reader:
@@ -64,9 +64,9 @@ class TablePlanner:
         if last is None and reader.last_seqno and (last := self._row(reader.last_seqno)) is None:
             raise MissingRowError(f"the last row of the table is {reader.last_seqno}, but the server does not send it")
         place = BEGINNING if last is None else place_after(last)
-        return Tail(place, reader.table_type, reader.gapless)
+        return TableEnd(place, reader.table_type, reader.gapless)
 
-    def find_tail(self) -> Tail | None:
+    def find_tail(self) -> TableEnd | None:
         """The same; None if the table was deleted, which is a data loss."""
         try:
             return self.tail()
@@ -84,7 +84,7 @@ class TablePlanner:
         with self._table.rows(since_id=seqno - 1, until_id=seqno) as reader:
             return next(iter(reader), None)
 
-    def start(self, tail: Tail) -> RowPlace:
+    def start(self, tail: TableEnd) -> RowPlace:
         """The place of startingSeqNo: after the row before it."""
         wanted = self._options.starting
         if isinstance(wanted, str):
@@ -93,7 +93,7 @@ class TablePlanner:
             raise OptionError(f"startingSeqNo is {wanted}, but the table ends at {tail.place}")
         return self.place_at(wanted - 1)
 
-    def end(self, tail: Tail) -> RowPlace:
+    def end(self, tail: TableEnd) -> RowPlace:
         wanted = self._options.ending
         if isinstance(wanted, str) or wanted == tail.place.seqno:
             return tail.place
@@ -103,7 +103,7 @@ class TablePlanner:
 
     # Identity of the table
 
-    def _has(self, place: RowPlace, tail: Tail) -> bool:
+    def _has(self, place: RowPlace, tail: TableEnd) -> bool:
         """Whether the table still has the rows that were read up to a place.
 
         If rows are missing, the request is repeated, because a replica may lag behind. A different row is conclusive.
@@ -115,7 +115,7 @@ class TablePlanner:
             tail = self.tail()
         return bool(self._looks_the_same(place, tail))
 
-    def _looks_the_same(self, place: RowPlace, tail: Tail) -> bool | None:
+    def _looks_the_same(self, place: RowPlace, tail: TableEnd) -> bool | None:
         """None if rows are missing."""
         if place == tail.place or place == BEGINNING:
             return True
@@ -136,7 +136,7 @@ class TablePlanner:
             self._reported.add(told)
             log.warning("%s", told)
 
-    def _same_start(self, start: RowPlace, tail: Tail) -> RowPlace:
+    def _same_start(self, start: RowPlace, tail: TableEnd) -> RowPlace:
         """Where to continue: where the query stopped, or at the beginning if it is another table."""
         if self._has(start, tail):
             return start
@@ -145,7 +145,7 @@ class TablePlanner:
 
     # The range of a batch
 
-    def advance(self, start: RowPlace, tail: Tail, *, limited: bool) -> RowPlace:
+    def advance(self, start: RowPlace, tail: TableEnd, *, limited: bool) -> RowPlace:
         """The end of a batch that starts at `start`: the end of the table, or where a limit is reached."""
         if start == tail.place:
             return start
@@ -161,7 +161,7 @@ class TablePlanner:
             return tail.place
         return self.place_at(begin.seqno + most)
 
-    def _counted(self, begin: RowPlace, tail: Tail, most: int) -> RowPlace:
+    def _counted(self, begin: RowPlace, tail: TableEnd, most: int) -> RowPlace:
         with self._table.rows(since_id=begin.seqno, until_id=tail.place.seqno) as reader:
             last = collections.deque(itertools.islice(reader, most), maxlen=1)
         return place_after(last[0]) if last else tail.place

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from headwater.errors import DataLossError, HistoryChangedError, OptionError, StreamGoneError, StreamNotFoundError
-from headwater.spark.querying import Part, QueryReader
+from headwater.spark.querying import QueryReader, TaskInput
 from headwater.spark.tables.options import TableReadOptions
 from headwater.spark.tables.places import RowRange, from_json, to_json
-from headwater.spark.tables.planning import TablePlanner, Tail
+from headwater.spark.tables.planning import TableEnd, TablePlanner
 from headwater.spark.tables.reading import RowRangeReader
 from headwater.spark.watching import TableWatcher
 from headwater.spark.workers import freeze_imports, keep_memory
@@ -31,7 +31,7 @@ class _Reading:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):
+        if not isinstance(partition, TaskInput):
             return  # Spark's own partition, if there is nothing to read
         keep_memory()
         options, [part] = self._options, partition.ranges
@@ -54,11 +54,11 @@ class TableBatchReader(_Reading, DataSourceReader):
             planner = TablePlanner(options, client)
             tail = planner.tail()
             if options.active:
-                return [Part([RowRange(tail.table_type, tail.gapless, 0, tail.place.seqno, active=True)])]
+                return [TaskInput([RowRange(tail.table_type, tail.gapless, 0, tail.place.seqno, active=True)])]
             start, end = planner.start(tail), planner.end(tail)
             if end.seqno < start.seqno and not isinstance(options.ending, str):
                 raise OptionError(f"endingSeqNo {options.ending} is before startingSeqNo {options.starting}")
-            return [Part([part]) for part in planner.partitions(start, end)]
+            return [TaskInput([part]) for part in planner.partitions(start, end)]
 
 
 class TableStreamReader(_Reading, QueryReader["_Driver"]):
@@ -92,7 +92,7 @@ class TableStreamReader(_Reading, QueryReader["_Driver"]):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = self._here.planner.partitions(from_json(start), from_json(end))
-        return [Part([part]) for part in found]
+        return [TaskInput([part]) for part in found]
 
 
 class _Driver:
@@ -100,14 +100,14 @@ class _Driver:
         self.client = options.connection.open()
         self.planner = TablePlanner(options, self.client)
         self.watcher = TableWatcher(self.client)
-        self.seen: Tail | None = None
+        self.seen: TableEnd | None = None
 
-    def look(self) -> Tail | None:
+    def look(self) -> TableEnd | None:
         found = self.planner.find_tail()
         self.seen = found or self.seen
         return found
 
-    def advance(self, start: dict[str, Any], tail: Tail | None, *, limited: bool) -> dict[str, Any]:
+    def advance(self, start: dict[str, Any], tail: TableEnd | None, *, limited: bool) -> dict[str, Any]:
         """The end of the next batch; `start` unchanged if there is no new data, because Spark compares them as text."""
         if tail is None:
             return start

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from headwater import limits
 from headwater.client import AsyncReader, AsyncStream, ProducerTuple
-from headwater.client.effects import Progress
+from headwater.client.effects import RunningFlow
 from headwater.client.reading import LiveMode
 from headwater.errors import HeadwaterError
 from headwater.state import flows
@@ -240,7 +240,7 @@ async def publish_snapshot(stream: AsyncStream, offset: str) -> AsyncStream:
 
 
 async def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
-    progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
+    progress: RunningFlow[R] = RunningFlow(flow)  # type: ignore[arg-type]
     wish: Any = progress.go()
     while wish is not None:
         outcome: Any

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from headwater import limits
 from headwater.client import ProducerTuple, Reader, Stream
-from headwater.client.effects import Progress
+from headwater.client.effects import RunningFlow
 from headwater.client.reading import LiveMode
 from headwater.errors import HeadwaterError
 from headwater.state import flows
@@ -241,7 +241,7 @@ def publish_snapshot(stream: Stream, offset: str) -> Stream:
 
 
 def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
-    progress: Progress[R] = Progress(flow)  # type: ignore[arg-type]
+    progress: RunningFlow[R] = RunningFlow(flow)  # type: ignore[arg-type]
     wish: Any = progress.go()
     while wish is not None:
         outcome: Any

@@ -34,7 +34,7 @@ from headwater.store.deadlines import Deadline
 from headwater.store.embedded.chunks import COLUMNS, Chunk, ChunkRow, decode_chunk, outline
 from headwater.store.embedded.disk import create_private
 from headwater.store.embedded.journal import UnknownFormatError
-from headwater.store.embedded.newest import Folded
+from headwater.store.embedded.newest import FoldedSegment
 from headwater.store.embedded.row_checksums import check_row, name_hash, row_checksum
 from headwater.store.pieces import Piece, RecordEnd, boundary_in, list_runs, position_at, read_runs
 
@@ -86,8 +86,8 @@ class Meta(NamedTuple):
     timeline: int = 0  # the id of the current timeline; 0 if the directory was never restored. It has a row of its own
 
     @property
-    def folded(self) -> Folded:
-        return Folded(self.folded_segment, self.folded_sequence, self.folded_salt)
+    def folded(self) -> FoldedSegment:
+        return FoldedSegment(self.folded_segment, self.folded_sequence, self.folded_salt)
 
 
 _metas = msgspec.msgpack.Decoder(Meta)

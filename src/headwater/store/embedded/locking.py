@@ -19,7 +19,7 @@ class DirectoryInUseError(OSError):
     """Another process owns the data directory."""
 
 
-class Lock:
+class DirectoryLock:
     """A locked file. Use `acquire` to create one."""
 
     def __init__(self, descriptor: int) -> None:
@@ -30,7 +30,7 @@ class Lock:
             os.close(self._descriptor)
 
 
-def acquire(path: Path, *, wait_s: float = 0.0) -> Lock:
+def acquire(path: Path, *, wait_s: float = 0.0) -> DirectoryLock:
     """Lock a file, which is created if it does not exist, and write the process id into it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     deadline_s = time.monotonic() + wait_s
@@ -47,10 +47,10 @@ def acquire(path: Path, *, wait_s: float = 0.0) -> Lock:
             time.sleep(0.01)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return Lock(descriptor)
+    return DirectoryLock(descriptor)
 
 
-def own(directory: Path) -> Lock:
+def own(directory: Path) -> DirectoryLock:
     """Lock a directory. Waits until the fold worker of a killed server has stopped."""
     lock = acquire(directory / OWNER)
     try:

@@ -49,7 +49,7 @@ class Newest(NamedTuple):
     ended: int = 0  # the sequence of its seal, if the journal was closed after it; 0 otherwise
 
 
-class Folded(NamedTuple):
+class FoldedSegment(NamedTuple):
     """The last folded segment, according to the index."""
 
     number: int
@@ -85,7 +85,7 @@ class NewestRecord:
         self._file.close()
 
 
-def create(disk: Disk, folded: Folded) -> None:
+def create(disk: Disk, folded: FoldedSegment) -> None:
     """Record that the journal has no segment after the folded one, in a new or restored directory."""
     newest = Newest(folded.number, folded.salt, folded.sequence + 1, ended=folded.sequence + 1)
     replace(disk, newest)
@@ -138,7 +138,7 @@ def _decode(slot: bytes) -> tuple[int, Newest] | None:
 # The check of the segments
 
 
-def read_segments(disk: Disk, folded: Folded) -> Iterator[Segment]:
+def read_segments(disk: Disk, folded: FoldedSegment) -> Iterator[Segment]:
     """All segments that are not folded yet, in order. Raises CorruptJournalError unless each one that was begun is
     there and is the one that was written. When it ends, all of them are verified."""
     recorded = read(disk)
@@ -168,7 +168,7 @@ def read_segments(disk: Disk, folded: Folded) -> Iterator[Segment]:
         raise CorruptJournalError(recorded.file, 0, "a slot of the record of the newest segment is damaged")
 
 
-def _check_folded(recorded: Recorded, folded: Folded) -> None:
+def _check_folded(recorded: Recorded, folded: FoldedSegment) -> None:
     newest = recorded.newest
     if newest.number < folded.number:
         reason = f"it records segment {newest.number}, but the index has folded {folded.number}; it is an older copy"

@@ -64,7 +64,7 @@ def _create(directory: Path) -> None:
     layout.write_format(directory)
 
 
-def _recovered(directory: Path, limits: Limits, lock: locking.Lock) -> EmbeddedStore:
+def _recovered(directory: Path, limits: Limits, lock: locking.DirectoryLock) -> EmbeddedStore:
     disk = RealDisk(directory / layout.JOURNAL_DIR)
     reserve = Reserve(RealDisk(directory), limits.disk_reserve_bytes)
     reserve.release()  # recovery may need the space; the store allocates it again

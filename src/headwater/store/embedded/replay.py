@@ -12,7 +12,7 @@ from headwater.store.embedded.index import Meta
 from headwater.store.embedded.journal import CorruptJournalError, JournalBatch, Segment
 
 
-class Folded(Protocol):
+class IndexedStates(Protocol):
     """The states of the index."""
 
     def by_id(self, stream_id: int) -> StreamState | None: ...
@@ -32,7 +32,7 @@ class Replay:
     A stream or document whose row in the index is damaged has no state. Its events are skipped until it is deleted.
     """
 
-    def __init__(self, folded: Folded, meta: Meta) -> None:
+    def __init__(self, folded: IndexedStates, meta: Meta) -> None:
         self._folded = folded
         self.states: dict[int, StreamState | None] = {}  # None: deleted
         self.documents: dict[str, Document | None] = {}  # None: deleted

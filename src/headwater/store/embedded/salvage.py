@@ -21,7 +21,7 @@ from headwater.store.embedded.journal import (
     segment_numbers,
 )
 from headwater.store.embedded.journal_writer import seal_tail
-from headwater.store.embedded.newest import Folded, Newest
+from headwater.store.embedded.newest import FoldedSegment, Newest
 from headwater.store.embedded.timelines import now_us, random_gap
 
 
@@ -51,7 +51,7 @@ def salvage_directory(directory: Path) -> Salvage:
         lock.release()
 
 
-def salvage(disk: Disk, folded: Folded, cutting: Callable[[], object]) -> Salvage:
+def salvage(disk: Disk, folded: FoldedSegment, cutting: Callable[[], object]) -> Salvage:
     """Keep the journal up to the first damage. The rest is moved to files that the server does not read.
 
     `cutting` is called before the first file is changed, if there is damage.
@@ -67,7 +67,7 @@ def salvage(disk: Disk, folded: Folded, cutting: Callable[[], object]) -> Salvag
 class _Salvager:
     """Goes through the segments in order. `_kept` is the last one that is kept."""
 
-    def __init__(self, disk: Disk, folded: Folded) -> None:
+    def __init__(self, disk: Disk, folded: FoldedSegment) -> None:
         self._disk = disk
         self._folded = folded
         self._kept = Newest(folded.number, folded.salt, folded.sequence + 1, ended=folded.sequence + 1)

@@ -25,7 +25,7 @@ from headwater.pipeline.materialize.layout import BUCKET, Layout
 from headwater.pipeline.publish import _Publishing
 from headwater.pipeline.replay import _Replaying
 from headwater.pipeline.scanning import paths_of, scan
-from headwater.pipeline.targets import Target
+from headwater.pipeline.targets import PublishTarget
 from tests.unit.pipeline.kills.session import Rows, Session
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
 from tests.unit.pipeline.materialize.test_applying import PAYLOAD, change, deletion, prepared
@@ -290,7 +290,7 @@ class Published(Scene):
             rows: Rows = session.createDataFrame(found, "key STRING, value STRING, is_new BOOLEAN").repartition(2)
             return rows
 
-        def rows_of(self: Target, changes: Rows) -> Rows:
+        def rows_of(self: PublishTarget, changes: Rows) -> Rows:
             if self.to is None:
                 records = [(row.key, row.value) for row in changes.collect()]
                 return changes.sparkSession.createDataFrame(records, "key STRING, record STRING").repartition(2)
@@ -303,7 +303,7 @@ class Published(Scene):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_Publishing, "_difference", difference)
-            patch.setattr(Target, "_rows", rows_of)
+            patch.setattr(PublishTarget, "_rows", rows_of)
             yield
 
 

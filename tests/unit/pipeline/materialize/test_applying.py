@@ -15,12 +15,12 @@ import pytest
 
 from headwater.errors import BatchReusedError, CheckpointMismatchError, OptionError
 from headwater.pipeline.checkpoints import hash_of_range
-from headwater.pipeline.lake import Batch
+from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materialize import applying, merges
 from headwater.pipeline.materialize.applying import Applier
 from headwater.pipeline.materialize.buckets import BucketWork, Done
 from headwater.pipeline.materialize.layout import BUCKET, OTHER, TIME, Layout
-from headwater.pipeline.materialize.settings import Settings
+from headwater.pipeline.materialize.settings import MaterializeSettings
 from headwater.pipeline.materialize.tables import Tables, prepare, tables_at
 from tests.quick import quick
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
@@ -144,7 +144,9 @@ def at_random(chance: random.Random) -> Callable[[int], str | None]:
     return lambda _: chance.choice(["before", "after"]) if chance.random() < 0.15 else None
 
 
-def run(tables: Tables, settings: Settings, layout: Layout, told: History, path: str, chance: random.Random) -> None:
+def run(
+    tables: Tables, settings: MaterializeSettings, layout: Layout, told: History, path: str, chance: random.Random
+) -> None:
     """Apply all batches. In the middle the job is started again with more fields in its schema."""
     prepare(tables, settings, layout)
     applier = Applier(tables, layout)
@@ -153,7 +155,7 @@ def run(tables: Tables, settings: Settings, layout: Layout, told: History, path:
             layout = msgspec.structs.replace(layout, payload=GROWN)
             prepare(tables, settings, layout)
             applier = Applier(tables, layout)
-        events, batch = prepared(rows), Batch("job", number, made_of=number)
+        events, batch = prepared(rows), TableBatch("job", number, made_of=number)
         while True:
             taken = path if path != "both" else chance.choice(["merge", "buckets"])
             try:
@@ -185,7 +187,7 @@ def test_any_history(
     sequence: pa.DataType | None,
 ) -> None:
     layout = Layout(PAYLOAD, sequence=sequence, is_history=is_history, tracked=tracked)
-    settings = Settings(buckets=BUCKETS, scd=2 if is_history else 1)
+    settings = MaterializeSettings(buckets=BUCKETS, scd=2 if is_history else 1)
     kills = 0
     for seed in range(2):
         chance = random.Random(f"{seed} {path} {layout.rows.names} {tracked}")
@@ -231,9 +233,9 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
     applier = Applier(tables, layout)
     for number, rows in enumerate(batches):
         if path == "merge":
-            applier.apply_here(prepared(rows), Batch(job, number, made_of=number))
+            applier.apply_here(prepared(rows), TableBatch(job, number, made_of=number))
         else:
-            applier.apply_buckets(in_buckets(prepared(rows)), Batch(job, number, made_of=number))
+            applier.apply_buckets(in_buckets(prepared(rows)), TableBatch(job, number, made_of=number))
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     return sorted(row["key"] for row in rows if row.get("is_current", True))
 
@@ -241,14 +243,14 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
 @pytest.mark.parametrize("path", ["merge", "buckets"])
 def test_a_stream_that_was_created_again_and_starts_with_other_events(tmp_path: Path, path: str) -> None:
     layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
-    prepare(tables, Settings(buckets=BUCKETS), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS), layout)
     other = {**change(2, 0, "u"), "type": None, "key": None, "value": None, "control": OTHER}
     assert apply(tables, layout, path, [change(1, 0, "k"), change(1, 9, "l")], [other], [change(2, 9, "m")]) == ["m"]
 
 
 def test_a_history_of_another_checkpoint(tmp_path: Path) -> None:
     layout, tables = Layout(PAYLOAD, is_history=True), tables_at(str(tmp_path / "t"))
-    prepare(tables, Settings(buckets=BUCKETS, scd=2), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=2), layout)
     Applier(tables, layout).check_owner("other")
     apply(tables, layout, "merge", [change(1, 0, "k")])
     Applier(tables, layout).check_owner("job")
@@ -264,7 +266,7 @@ def test_a_path_that_became_a_fork_of_an_older_stream(
     tmp_path: Path, path: str, sequence: pa.DataType | None, is_history: bool
 ) -> None:
     layout, tables = Layout(PAYLOAD, sequence=sequence, is_history=is_history), tables_at(str(tmp_path / "t"))
-    prepare(tables, Settings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
     first = [change(5, 0, "k"), change(5, 9, "l")]
     fork = [[change(3, 0, "l"), change(3, 9, "m")], [change(3, 18, "n")], [change(7, 27, "o")]]
     assert apply(tables, layout, path, first, *fork) == ["l", "m", "n", "o"]
@@ -276,26 +278,26 @@ def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path, monk
     """It was killed before its last commit, which is that of the table."""
     layout = Layout(PAYLOAD)
     tables = tables_at(str(tmp_path / "t"))
-    prepare(tables, Settings(buckets=BUCKETS, scd=1), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=1), layout)
     place = {"stream": "a", "incarnation": 1, "order": 0, "begin": 0, "updated_at": 0}
     bad = prepared([{**place, "bad": "no event", "message": "{}"}])
     with monkeypatch.context() as patch:
         Killer(patch, {2: "before"}.get)
         with pytest.raises(KilledError):
-            Applier(tables, layout).apply_here(bad, Batch("job", 0, made_of=1))
-    Applier(tables, layout).check(Batch("job", 0, made_of=1))
+            Applier(tables, layout).apply_here(bad, TableBatch("job", 0, made_of=1))
+    Applier(tables, layout).check(TableBatch("job", 0, made_of=1))
     with pytest.raises(BatchReusedError, match="quarantine"):
-        Applier(tables, layout).check(Batch("job", 0, made_of=2))
+        Applier(tables, layout).check(TableBatch("job", 0, made_of=2))
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets"])
 def test_a_batch_that_changes_no_row_is_committed_to_the_table(tmp_path: Path, path: str) -> None:
     """The table has every batch, so a table that lacks the last one is not the table of the checkpoint."""
     layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
-    prepare(tables, Settings(buckets=BUCKETS), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS), layout)
     other = {**change(1, 9, "u"), "type": None, "key": None, "value": None, "control": OTHER}
     for number, rows in enumerate([[change(1, 0, "k")], [other], []]):
-        applier, events, batch = Applier(tables, layout), prepared(rows), Batch("job", number, made_of=number)
+        applier, events, batch = Applier(tables, layout), prepared(rows), TableBatch("job", number, made_of=number)
         if path == "merge":
             applier.apply_here(events, batch)
         else:
@@ -307,7 +309,7 @@ def test_a_batch_that_changes_no_row_is_committed_to_the_table(tmp_path: Path, p
 @pytest.mark.parametrize("missing", ["streams", "quarantine", "remembered"])
 def test_a_table_beside_the_table_that_is_missing(tmp_path: Path, missing: str) -> None:
     layout, tables = Layout(PAYLOAD, sequence=pa.int64()), tables_at(str(tmp_path / "t"))
-    settings = Settings(buckets=BUCKETS)
+    settings = MaterializeSettings(buckets=BUCKETS)
     prepare(tables, settings, layout)
     apply(tables, layout, "merge", [change(1, 0, "k")])
     lake = getattr(tables, missing)
@@ -332,10 +334,10 @@ def test_a_table_beside_the_table_that_is_missing(tmp_path: Path, missing: str) 
 
 def test_tables_of_a_job_that_was_killed_while_it_created_them(tmp_path: Path) -> None:
     layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
-    prepare(tables, Settings(buckets=BUCKETS), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS), layout)
     shutil.rmtree(tables.rows.uri)  # the last one
     shutil.rmtree(tables.quarantine.uri)
-    prepare(tables, Settings(buckets=BUCKETS), layout)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS), layout)
     assert apply(tables, layout, "merge", [change(1, 0, "k")]) == ["k"]
 
 
@@ -343,7 +345,7 @@ def test_tables_of_a_job_that_was_killed_while_it_created_them(tmp_path: Path) -
 @pytest.mark.parametrize("set_back", ["streams", "quarantine", "remembered"])
 def test_a_table_beside_the_table_that_was_set_back(tmp_path: Path, path: str, set_back: str) -> None:
     layout, tables = Layout(PAYLOAD, sequence=pa.int64()), tables_at(str(tmp_path / "t"))
-    settings, checkpoint = Settings(buckets=BUCKETS), tmp_path / "t.checkpoint"
+    settings, checkpoint = MaterializeSettings(buckets=BUCKETS), tmp_path / "t.checkpoint"
     prepare(tables, settings, layout)
     lake = getattr(tables, set_back)
     shutil.copytree(lake.uri, tmp_path / "saved")
@@ -355,7 +357,7 @@ def test_a_table_beside_the_table_that_was_set_back(tmp_path: Path, path: str, s
     (checkpoint / "metadata").write_text('{"id": "job"}')
     made_of = hash_of_range(checkpoint, 1)
     assert made_of is not None
-    tables.rows.commit(tables.rows.open(), [], batch=Batch("job", 1, made_of))
+    tables.rows.commit(tables.rows.open(), [], batch=TableBatch("job", 1, made_of))
     prepare(tables, settings, layout)
     shutil.rmtree(lake.uri)
     shutil.copytree(tmp_path / "saved", lake.uri)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline.lake import Batch
+from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materialize.batches import kept_before, kept_by
 from headwater.pipeline.materialize.layout import Layout, aligned
 from headwater.pipeline.materialize.merging import merge
@@ -92,7 +92,7 @@ def merged_in_batches(layout: Layout, streams: Streams) -> pa.Table:
     closed = rows
     old: dict[str, Event] = {}
     for number, (events, crashes) in enumerate(streams.batches):
-        batch = Batch("job", number, made_of=number)
+        batch = TableBatch("job", number, made_of=number)
         for attempt in range(crashes + 1):
             kept = kept_before(remembered, batch)
             result = merge(layout, rows, kept, table(events, layout), cut_table(events, old))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.pipeline.materialize.layout import Layout
-from headwater.pipeline.materialize.settings import Settings
+from headwater.pipeline.materialize.settings import MaterializeSettings
 from headwater.pipeline.materialize.tables import buckets_for, prepare, tables_at
 
 MIB = 1024 * 1024
@@ -26,7 +26,7 @@ def test_a_new_table_has_buckets_by_the_size_of_its_streams(stream_bytes: int, b
 def test_an_existing_table_keeps_its_number_of_buckets(tmp_path: Path) -> None:
     tables = tables_at(str(tmp_path / "t"))
     layout = Layout(pa.schema([("key", pa.string()), ("value", pa.string())]))
-    created = Settings(buckets=64)
+    created = MaterializeSettings(buckets=64)
     assert prepare(tables, created, layout) == created
-    again = prepare(tables, Settings(buckets=8, path="buckets"), layout)
+    again = prepare(tables, MaterializeSettings(buckets=8, path="buckets"), layout)
     assert again == msgspec.structs.replace(created, path="buckets")

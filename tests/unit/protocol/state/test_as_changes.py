@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater import limits
 from headwater.log.json_framing import stored
 from headwater.protocol.state.as_changes import EventsAsChanges
-from headwater.protocol.state.batches import Batch
+from headwater.protocol.state.batches import ConvertedBatch
 from headwater.protocol.tables.changes import parse_changes
 from headwater.protocol.tables.escaping import Escape, unescape
 
@@ -24,12 +24,12 @@ def event(key: str = "k", value: Any = 1, operation: str = "insert", kind: str =
 RESET = b'{"headers":{"control":"reset"}}'
 
 
-def converted(*messages: bytes, escape: Escape = Escape.NONE, skip: int = 0) -> list[Batch]:
+def converted(*messages: bytes, escape: Escape = Escape.NONE, skip: int = 0) -> list[ConvertedBatch]:
     data = stored(b"[" + b",".join(messages) + b"]", 10**6)
     return list(EventsAsChanges("price", escape).convert(data, skip))
 
 
-def only(*messages: bytes, escape: Escape = Escape.NONE) -> Batch:
+def only(*messages: bytes, escape: Escape = Escape.NONE) -> ConvertedBatch:
     (batch,) = converted(*messages, escape=escape)
     assert batch.last
     assert batch.taken == len(messages)

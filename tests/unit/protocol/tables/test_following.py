@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headwater import errors, limits
 from headwater.protocol.tables import following as following_module
 from headwater.protocol.tables.content_type import TableType
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import TableFollowing
 from headwater.protocol.tables.row_window import RowWindow
 from headwater.protocol.tables.rows import Row, format_row
 
@@ -36,7 +36,7 @@ def headers(*, last: int | None = None, gapless: bool = False, content_type: str
     return given
 
 
-def answer(following: Following, data: bytes, *, piece: int = 1 << 20, **given: Any) -> list[int]:
+def answer(following: TableFollowing, data: bytes, *, piece: int = 1 << 20, **given: Any) -> list[int]:
     """The SeqNos of the new rows of a response. Raises final errors, and ignores those that are retried."""
     rows: list[Row] = []
     try:
@@ -52,19 +52,19 @@ def answer(following: Following, data: bytes, *, piece: int = 1 << 20, **given: 
     return [one.seqno for one in rows]
 
 
-def has_ended(following: Following) -> bool:
+def has_ended(following: TableFollowing) -> bool:
     """As a call: a type checker believes that an attribute which was False stays so."""
     return following.ended
 
 
-def ask_again(following: Following, data: bytes, *, gapless: bool = False) -> None:
+def ask_again(following: TableFollowing, data: bytes, *, gapless: bool = False) -> None:
     """Repeat the same response without new rows, as often as a follower retries."""
     for _ in range(limits.FOLLOW_TRIES_MAX):
         assert answer(following, data, gapless=gapless) == []
 
 
 def test_repeats_and_overlaps_are_dropped() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 2, 2, 1, 3)) == [1, 2, 3]
     assert following.since_id == 2
     assert answer(following, body(1, 2, 3, 4)) == [4]
@@ -72,7 +72,7 @@ def test_repeats_and_overlaps_are_dropped() -> None:
 
 
 def test_an_incomplete_line_is_requested_again() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 2)[:-5]) == [1]
     assert following.since_id == 0  # request row 1 again, to compare it
     assert answer(following, body(1, 2)) == [2]
@@ -82,7 +82,7 @@ def test_an_incomplete_line_is_requested_again() -> None:
 
 
 def test_a_response_may_be_abandoned_at_any_point() -> None:
-    following = Following()
+    following = TableFollowing()
     following.begin(headers())
     assert [one.seqno for one in following.feed(body(1, 2)[:-5])] == [1]
     assert following.since_id == 0
@@ -90,7 +90,7 @@ def test_a_response_may_be_abandoned_at_any_point() -> None:
 
 
 def test_a_missing_row_is_requested_again_and_never_skipped() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 2, 4, 5), gapless=True) == [1, 2]
     assert answer(following, body(2, 4), gapless=True) == []
     assert answer(following, body(2, 3, 4), gapless=True) == [3, 4]
@@ -100,15 +100,15 @@ def test_a_missing_row_is_requested_again_and_never_skipped() -> None:
 
 
 def test_gaps_are_allowed_without_a_promise() -> None:
-    assert answer(Following(), body(3, 7, 70)) == [3, 7, 70]
-    assert answer(Following(gaps=True), body(3, 7), gapless=True) == [3, 7]
+    assert answer(TableFollowing(), body(3, 7, 70)) == [3, 7, 70]
+    assert answer(TableFollowing(gaps=True), body(3, 7), gapless=True) == [3, 7]
 
 
 @pytest.mark.parametrize("gapless", [True, False])
 @pytest.mark.parametrize("snapshot", [True, False])
 @pytest.mark.parametrize("last", [None, 3])
 def test_rows_of_one_piece_are_sorted(gapless: bool, snapshot: bool, last: int | None) -> None:
-    following = Following(snapshot=snapshot)
+    following = TableFollowing(snapshot=snapshot)
     assert answer(following, body(3, 1, 2), gapless=gapless, last=last) == [1, 2, 3]
     assert following.ended == snapshot
 
@@ -116,13 +116,13 @@ def test_rows_of_one_piece_are_sorted(gapless: bool, snapshot: bool, last: int |
 @pytest.mark.parametrize("piece", [1, 7, 31, 40])
 def test_a_snapshot_sorts_a_whole_response(piece: int) -> None:
     for last in (None, 9):
-        assert answer(Following(snapshot=True), body(9, 4, 2, 7), piece=piece, last=last) == [2, 4, 7, 9]
-    assert answer(Following(-2, snapshot=True), body(9, 8), piece=piece, last=9) == [8, 9]
-    assert answer(Following(snapshot=True, until_id=4), body(9, 4, 2, 7), piece=piece, last=9) == [2, 4]
+        assert answer(TableFollowing(snapshot=True), body(9, 4, 2, 7), piece=piece, last=last) == [2, 4, 7, 9]
+    assert answer(TableFollowing(-2, snapshot=True), body(9, 8), piece=piece, last=9) == [8, 9]
+    assert answer(TableFollowing(snapshot=True, until_id=4), body(9, 4, 2, 7), piece=piece, last=9) == [2, 4]
 
 
 def test_rows_up_to_the_announced_last_one_are_sorted_over_pieces() -> None:
-    following = Following()
+    following = TableFollowing()
     following.begin(headers(last=5))
     assert following.feed(body(4)) == following.feed(body(2)) == []
     assert [one.seqno for one in following.feed(body(1))] == [1, 2]  # without a gap: at once
@@ -134,7 +134,7 @@ def test_rows_up_to_the_announced_last_one_are_sorted_over_pieces() -> None:
 
 
 def test_a_row_that_comes_too_late_is_an_error_however_long_ago_its_seqno_was_skipped() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 3)) == [1, 3]
     many = range(4, limits.FOLLOW_ROWS_REMEMBERED + 10)
     assert answer(following, body(*many)) == [*many]
@@ -145,7 +145,7 @@ def test_a_row_that_comes_too_late_is_an_error_however_long_ago_its_seqno_was_sk
 
 def test_the_rows_that_are_held_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following_module, "RowWindow", lambda: RowWindow(rows_max=10))
-    following = Following(snapshot=True)
+    following = TableFollowing(snapshot=True)
     following.begin(headers())
     taken = following.feed(body(*range(100, 0, -1)))
     assert [one.seqno for one in taken] == [*range(90, 101)]
@@ -159,7 +159,7 @@ def test_the_rows_that_are_held_back_are_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_snapshot_stops_in_a_response_that_goes_on_beyond_its_target() -> None:
-    following = Following(snapshot=True, until_id=3)
+    following = TableFollowing(snapshot=True, until_id=3)
     following.begin(headers(last=9))
     taken, seqno = following.feed(body(1, 2)), 4
     while not following.is_done():
@@ -170,7 +170,7 @@ def test_a_snapshot_stops_in_a_response_that_goes_on_beyond_its_target() -> None
 
 
 def test_held_rows_of_a_response_that_is_cut_off_are_requested_again() -> None:
-    following = Following(snapshot=True)
+    following = TableFollowing(snapshot=True)
     assert answer(following, body(1, 3, 5)[:-4], last=5) == [1]
     assert answer(following, body(1, 5, 3), last=5) == [3, 5]
     assert following.ended
@@ -178,12 +178,12 @@ def test_held_rows_of_a_response_that_is_cut_off_are_requested_again() -> None:
 
 def test_two_rows_with_one_seqno_while_they_are_held_back() -> None:
     with pytest.raises(errors.HistoryChangedError, match="twice"):
-        answer(Following(snapshot=True), body(3, row(3, "other")))
-    assert answer(Following(snapshot=True), body(3, 3, 1)) == [1, 3]
+        answer(TableFollowing(snapshot=True), body(3, row(3, "other")))
+    assert answer(TableFollowing(snapshot=True), body(3, 3, 1)) == [1, 3]
 
 
 def test_another_row_under_the_same_seqno() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 2)) == [1, 2]
     with pytest.raises(errors.HistoryChangedError, match="row 2 differs from the row"):
         answer(following, body(row(2, "other"), 3))
@@ -191,14 +191,14 @@ def test_another_row_under_the_same_seqno() -> None:
 
 
 def test_a_row_that_appears_before_the_position() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 5)) == [1, 5]
     with pytest.raises(errors.HistoryChangedError, match="row 3 was not there"):
         answer(following, body(3, 6))
 
 
 def test_a_table_that_restarts_its_numbering() -> None:
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 2, 3), last=3) == [1, 2, 3]
     for _ in range(limits.FOLLOW_TRIES_MAX - 1):
         assert answer(following, b"", last=1) == []
@@ -207,7 +207,7 @@ def test_a_table_that_restarts_its_numbering() -> None:
 
 
 def test_a_stale_replica_is_requested_again() -> None:
-    following = Following()
+    following = TableFollowing()
     answer(following, body(1, 2, 3), last=3)
     assert answer(following, b"", last=2) == []
     assert answer(following, body(4), last=4) == [4]
@@ -215,7 +215,7 @@ def test_a_stale_replica_is_requested_again() -> None:
 
 def test_a_stale_replica_next_to_a_current_one_does_not_stop_a_follower() -> None:
     """A follower runs for months, so failures that were followed by valid responses must not add up."""
-    following = Following()
+    following = TableFollowing()
     answer(following, body(1, 2, 3), last=3)
     for _ in range(3 * limits.FOLLOW_TRIES_MAX):
         assert answer(following, b"", last=2) == []
@@ -225,7 +225,7 @@ def test_a_stale_replica_next_to_a_current_one_does_not_stop_a_follower() -> Non
 
 def test_a_table_that_was_created_again_with_more_rows_is_noticed() -> None:
     """The deletion looks like any other end of a response. The next request must not take rows of the new table."""
-    following = Following()
+    following = TableFollowing()
     assert answer(following, body(1, 2, 3), last=3) == [1, 2, 3]
     assert following.since_id == 2
     with pytest.raises(errors.HistoryChangedError):
@@ -240,7 +240,7 @@ def test_a_server_may_hold_a_request_until_there_is_a_row() -> None:
         following.feed(body(*rows))
         return asked, following.finish(elapsed_s)
 
-    following = Following()
+    following = TableFollowing()
     assert ask(1, 2) == (0, 0.0)
     assert ask(2) == (1, 0.0)  # ended at once, because row 2 was requested again
     assert ask(3, elapsed_s=20.0) == (2, 0.0)
@@ -251,32 +251,32 @@ def test_a_server_may_hold_a_request_until_there_is_a_row() -> None:
 
 
 def test_a_follower_that_knows_its_last_row_checks_it_first() -> None:
-    following = Following(last_row=row(7))
+    following = TableFollowing(last_row=row(7))
     assert (following.position, following.since_id) == (7, 6)
     with pytest.raises(errors.HistoryChangedError):
         answer(following, body(row(7, "other")))
 
 
 def test_rows_that_were_taken_long_ago_count_as_repeats() -> None:
-    following = Following()
+    following = TableFollowing()
     many = range(1, limits.FOLLOW_ROWS_REMEMBERED + 10)
     assert answer(following, body(*many)) == [*many]
     assert answer(following, body(row(1, "other"), *many[5:], many[-1] + 1)) == [many[-1] + 1]
 
 
 def test_schema_and_content_type() -> None:
-    following = Following()
+    following = TableFollowing()
     answer(following, body(1))
     with pytest.raises(errors.SchemaChangedError, match=r"version=1 and is .*version=2"):
         answer(following, body(2), content_type=TYPE.replace("version=1", "version=2"))
     with pytest.raises(errors.SchemaChangedError):
-        answer(Following(table=TableType("other", 1)), body(1))
+        answer(TableFollowing(table=TableType("other", 1)), body(1))
     with pytest.raises(errors.ProtocolError, match="Content-Type of a table is"):
-        answer(Following(), body(1), content_type="text/html")
+        answer(TableFollowing(), body(1), content_type="text/html")
 
 
 def test_an_invalid_row_and_a_line_without_end() -> None:
-    following = Following()
+    following = TableFollowing()
     following.begin(headers())
     assert [one.seqno for one in following.feed(body(1) + b"nonsense\n" + body(2))] == [1]
     with pytest.raises(errors.InvalidRowError, match="line 2"):
@@ -292,7 +292,7 @@ def test_an_invalid_row_and_a_line_without_end() -> None:
 
 
 def test_an_endless_body_of_repeats() -> None:
-    following = Following(repeated_bytes_max=10_000)
+    following = TableFollowing(repeated_bytes_max=10_000)
     following.begin(headers())
     assert following.feed(body(1, 2))
     for _ in range(1_000):
@@ -304,41 +304,41 @@ def test_an_endless_body_of_repeats() -> None:
 
 
 def test_the_last_rows() -> None:
-    following = Following(-2)
+    following = TableFollowing(-2)
     assert following.since_id == -2
     assert answer(following, body(8, 9), gapless=True, last=9) == [8, 9]
     assert following.since_id == 8
-    empty = Following(-2)
+    empty = TableFollowing(-2)
     assert answer(empty, b"", last=0) == []
     assert empty.since_id == 0
-    unknown = Following(-2)
+    unknown = TableFollowing(-2)
     assert answer(unknown, b"") == []
     assert unknown.since_id == -2
 
 
 def test_a_snapshot_ends_with_the_rows_that_were_there() -> None:
-    following = Following(snapshot=True)
+    following = TableFollowing(snapshot=True)
     assert answer(following, body(1, 2), last=3) == [1, 2]
     assert not has_ended(following)
     assert answer(following, body(3, 4), last=4) == [3]
     assert has_ended(following)
-    bounded = Following(until_id=2, snapshot=True)
+    bounded = TableFollowing(until_id=2, snapshot=True)
     assert answer(bounded, body(1, 2, 3), last=3) == [1, 2]
     assert bounded.ended
-    unnamed = Following(snapshot=True)
+    unnamed = TableFollowing(snapshot=True)
     assert answer(unnamed, body(1, 2)) == [1, 2]
     assert unnamed.ended
-    beyond = Following(100, snapshot=True)
+    beyond = TableFollowing(100, snapshot=True)
     assert answer(beyond, b"", last=3) == []
     assert beyond.ended
-    deleted = Following(snapshot=True)  # the last rows were deleted
+    deleted = TableFollowing(snapshot=True)  # the last rows were deleted
     assert answer(deleted, body(1, 2), last=9) == [1, 2]
     assert answer(deleted, b"", last=9) == []
     assert deleted.ended
 
 
 def test_a_closed_table_ends() -> None:
-    following = Following()
+    following = TableFollowing()
     closed: dict[str, Any] = {"stream-closed": "true"}
     assert answer(following, body(1), last=2, **closed) == [1]
     assert not has_ended(following)
@@ -347,7 +347,7 @@ def test_a_closed_table_ends() -> None:
 
 
 def test_a_server_that_does_not_hold_requests_is_polled_less_and_less_often() -> None:
-    following = Following()
+    following = TableFollowing()
 
     def wait(data: bytes, elapsed_s: float) -> float:
         following.begin(headers())
@@ -363,7 +363,7 @@ def test_a_server_that_does_not_hold_requests_is_polled_less_and_less_often() ->
 
 
 def test_failures_before_and_after_the_first_response() -> None:
-    following = Following()
+    following = TableFollowing()
     for _ in range(ATTEMPTS - 1):
         following.failed(errors.NetworkError("lost"), ATTEMPTS)
     with pytest.raises(errors.NetworkError):
@@ -392,7 +392,7 @@ def test_each_row_arrives_once_and_in_order_over_a_bad_network(
 ) -> None:
     """Responses overlap, repeat rows and are cut anywhere, but are valid: all rows arrive, without an error."""
     rows, gapless = table
-    following = Following()
+    following = TableFollowing()
     taken: list[Row] = []
     for turn in range(200):
         if following.position == rows[-1].seqno:
@@ -428,7 +428,7 @@ def test_any_server_gives_each_row_once_and_in_order_or_an_error(
     """Rows are removed, moved, repeated and replaced at random. Delivered rows are always in order and never repeated,
     and have no gap if the server promises gapless SeqNos."""
     rows, gapless = table
-    following = Following()
+    following = TableFollowing()
     taken: list[Row] = []
     for _ in range(data.draw(st.integers(1, 8))):
         served = data.draw(st.lists(st.sampled_from(rows), max_size=30))

@@ -11,7 +11,7 @@ from headwater.errors import InvalidPathError, InvalidQueryError, ProtocolError
 from headwater.protocol.streams.sse import EventReader
 from headwater.protocol.tables import headers
 from headwater.protocol.tables.paths import TABLE_ROOT, TableAddress, check_name, nurl_path, parse_address, surl_path
-from headwater.protocol.tables.queries import TableQuery, View, parse_table_query
+from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
 from headwater.protocol.tables.rows import Row, format_row
 from headwater.protocol.tables.sse import event_frames
 from tests.unit.protocol.tables.test_rows import ROWS, SEED
@@ -57,10 +57,10 @@ def test_seconds_are_decimal_numbers(value: str) -> None:
 
 
 def test_views_and_keys() -> None:
-    assert parse_table_query("view=active").view is View.ACTIVE
-    assert parse_table_query("view=all").view is View.ALL
+    assert parse_table_query("view=active").view is RowView.ACTIVE
+    assert parse_table_query("view=all").view is RowView.ALL
     found = parse_table_query("key=caf%C3%A9+au%20lait")
-    assert (found.view, found.key) == (View.ACTIVE, "café au lait")
+    assert (found.view, found.key) == (RowView.ACTIVE, "café au lait")
     assert parse_table_query("key=a%26b&view=active").key == "a&b"
     for bad in ("view=", "view=Active", "view=live", "key=", "view=all&key=a", "key=%ff", "key=" + "k" * 1025):
         with pytest.raises(InvalidQueryError):
@@ -201,6 +201,6 @@ def test_any_query_is_within_limits_or_an_error(parts: list[str], last_event_id:
     assert 0 <= found.timeout_s <= limits.TABLE_TIMEOUT_MAX_S
     assert 0 <= found.idle_s <= limits.TABLE_IDLE_MAX_S
     assert found.key is None or 0 < len(found.key.encode()) <= limits.KEY_BYTES_MAX
-    assert not (found.events and found.view is View.ACTIVE)
+    assert not (found.events and found.view is RowView.ACTIVE)
     if found.events and last_event_id:
         assert found.since_id == int(last_event_id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headwater.outbound import open_outbound
 from headwater.server.auth.opening import open_authority
-from headwater.server.watching import Watcher
+from headwater.server.watching import FileWatcher
 from tests import virtual_time
 
 KEYS = '{"keys": [{"kty": "oct", "k": "' + "A" * 43 + '"}]}'
@@ -17,7 +17,7 @@ def test_a_file_of_keys_that_comes_after_the_file_that_names_it_is_noticed(tmp_p
     async def main() -> None:
         file, keys = tmp_path / "auth.toml", tmp_path / "keys.json"
         file.write_text("anonymous = ['read:a']\n")
-        watcher = Watcher(0.01)
+        watcher = FileWatcher(0.01)
         opened = open_authority(file, open_outbound(), watcher)
         opened.start()
         watcher.start()

@@ -15,7 +15,7 @@ from headwater.engine.messages import Read
 from headwater.errors import StreamNotFoundError
 from headwater.log.commands import Append, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
-from headwater.protocol.tables.following import Following
+from headwater.protocol.tables.following import TableFollowing
 from headwater.protocol.tables.paths import log_path
 from headwater.server.following import Followers, follower, open_followers, parse_policy
 from headwater.server.following.admitted import forgotten
@@ -38,7 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RETRY_FIRST_S", 0.002)
     monkeypatch.setattr(limits, "RETRY_MAX_S", 0.02)
     monkeypatch.setattr(limits, "FOLLOW_POLL_S", 0.005)
-    monkeypatch.setattr(follower, "Following", functools.partial(Following, repeated_bytes_max=2_000_000))
+    monkeypatch.setattr(follower, "TableFollowing", functools.partial(TableFollowing, repeated_bytes_max=2_000_000))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from headwater import limits
 from headwater.errors import TargetUnreachableError
-from headwater.outbound import Answer, OutboundClient, Target, parse_target
+from headwater.outbound import Answer, CheckedUrl, OutboundClient, parse_target
 from headwater.server.following.handshake import NO_PUBLIC_URL, NOT_ASKED, NOT_OFFERED, REGISTERED, Handshake
 from tests import virtual_time
 
@@ -52,7 +52,7 @@ def run(
     body: Callable[[Handshake, FakeClient, list[int]], Awaitable[None]],
     *answers: int | Exception,
     nurl: str | None = NURL,
-    surl: Target = SURL,
+    surl: CheckedUrl = SURL,
 ) -> None:
     async def main() -> None:
         client, registered = FakeClient(*answers), list[int]()

@@ -23,11 +23,11 @@ from headwater.errors import (
 from headwater.limits import NOTIFY_POSTS_PER_HOST_MAX, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
-from headwater.outbound import Answer, Target, parse_target
+from headwater.outbound import Answer, CheckedUrl, parse_target
 from headwater.server.following import Followers, FollowPolicy
 from headwater.server.http import Request, Response
 from headwater.server.notify import Notifier
-from headwater.server.notify.nurl import Nurl, decode
+from headwater.server.notify.nurl import NurlRecord, decode
 from headwater.server.service import Service
 from headwater.server.tables import nurls
 from tests.unit.engine.test_engine import ManualClock, with_engine
@@ -49,7 +49,7 @@ class FakeOutbound:
         self.now = self.most = 0
         self.closed = False
 
-    def parse(self, url: str) -> Target:
+    def parse(self, url: str) -> CheckedUrl:
         return parse_target(url)
 
     async def request(
@@ -144,15 +144,15 @@ def test_posts_at_once_are_bounded_in_all_and_for_each_host() -> None:
     run(body)
 
 
-async def recorded(engine: Engine, key: str, failures: int) -> Nurl:
+async def recorded(engine: Engine, key: str, failures: int) -> NurlRecord:
     """The NURL of a document once it has so many failures in a row."""
 
-    async def nurl() -> Nurl | None:
+    async def nurl() -> NurlRecord | None:
         kept = await engine.document(key)
         found = None if kept is None else decode(kept.data)
         return found if found is not None and found.failures == failures else None
 
-    found: Nurl = await wait_until_async(nurl)
+    found: NurlRecord = await wait_until_async(nurl)
     return found
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.limits import KEY_BYTES_MAX, NURL_SEEN_MS, URL_LENGTH_MAX, Limits
-from headwater.server.notify.nurl import Nurl, decode, encode, failed, is_given_up, seen_again, succeeded, wait_s
+from headwater.server.notify.nurl import NurlRecord, decode, encode, failed, is_given_up, seen_again, succeeded, wait_s
 
 LIMITS = Limits()
-NURL = Nurl("\x01prices", 7, "rows", "https://peer.example/nurl", "https://us.example", 1_000, 1_000, 5)
+NURL = NurlRecord("\x01prices", 7, "rows", "https://peer.example/nurl", "https://us.example", 1_000, 1_000, 5)
 
 
 def test_the_wait_doubles_up_to_a_bound() -> None:
@@ -62,7 +62,9 @@ def test_a_repeat_is_recorded_only_if_something_changes() -> None:
 
 
 def test_documents_and_keys() -> None:
-    long = Nurl("\x01prices", 2**63 - 1, "e" * 64, "https://peer.example/".ljust(URL_LENGTH_MAX, "x"), "", 0, 0, 0)
+    long = NurlRecord(
+        "\x01prices", 2**63 - 1, "e" * 64, "https://peer.example/".ljust(URL_LENGTH_MAX, "x"), "", 0, 0, 0
+    )
     for nurl in (NURL, long):
         assert decode(encode(nurl)) == nurl
         assert len(nurl.key) < 200

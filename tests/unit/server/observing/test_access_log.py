@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from headwater import limits
 from headwater.errors import OptionError
 from headwater.server.http import Request, Response
-from headwater.server.observing.access_log import AccessLog, Entry, as_combined_line, as_json_line, open_access_log
+from headwater.server.observing.access_log import (
+    AccessEntry,
+    AccessLog,
+    as_combined_line,
+    as_json_line,
+    open_access_log,
+)
 from tests.waiting import wait_until
 
 
@@ -23,8 +29,8 @@ def request(path: str = "/v1/stream/a", query: str = "", **headers: str) -> Requ
     return Request("GET", path, query, given, b"", peer="127.0.0.1", id="id-1")
 
 
-def entry(**changes: object) -> Entry:
-    plain = Entry(1.5, "127.0.0.1", "", "GET", "/v1/stream/a", "", "1.1", 200, 3, 0.25, "curl", "id-1")
+def entry(**changes: object) -> AccessEntry:
+    plain = AccessEntry(1.5, "127.0.0.1", "", "GET", "/v1/stream/a", "", "1.1", 200, 3, 0.25, "curl", "id-1")
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -134,9 +140,9 @@ def test_a_disk_that_is_full_is_told_once_and_the_log_goes_on(caplog: pytest.Log
 
 
 def test_long_values_take_bounded_room() -> None:
-    kept: list[Entry] = []
+    kept: list[AccessEntry] = []
 
-    def render(entry: Entry) -> str:
+    def render(entry: AccessEntry) -> str:
         kept.append(entry)
         return ""
 

@@ -19,7 +19,7 @@ from headwater.log.content import ContentKind
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
-from headwater.server.views.definition import PREFIX, Definition, Progress, ViewDocument, decode, encode
+from headwater.server.views.definition import PREFIX, Definition, ViewDocument, ViewProgress, decode, encode
 from tests.unit.engine.test_engine import with_engine
 from tests.waiting import wait_for_async, wait_until_async
 
@@ -54,7 +54,7 @@ async def until(engine: Engine, wanted: list[bytes]) -> None:
     await wait_for_async(lambda: changes(engine), wanted)
 
 
-async def progress(engine: Engine) -> Progress:
+async def progress(engine: Engine) -> ViewProgress:
     (document,) = await engine.documents(PREFIX, "", 10)
     return decode(document.data).progress
 
@@ -175,7 +175,7 @@ def test_a_position_within_a_record() -> None:
     async def body(engine: Engine, views: Views) -> None:
         await append(engine, *[event(f"k{number}") for number in range(5)])
         source = await engine.info("s")
-        document = ViewDocument(DEFINITION, Progress(source.id, taken=3))
+        document = ViewDocument(DEFINITION, ViewProgress(source.id, taken=3))
         created = msgspec.structs.replace(
             table(engine), body=b"+\tk0\t1\n+\tk1\t1\n+\tk2\t1", documents=(WriteDocument("view/x", encode(document)),)
         )

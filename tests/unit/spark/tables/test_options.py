@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater.errors import OptionError
-from headwater.spark.tables.options import Use, table_read_options, table_write_options
+from headwater.spark.tables.options import OptionUse, table_read_options, table_write_options
 
 SERVER = "http://127.0.0.1:4437"
 
@@ -24,17 +24,17 @@ SERVER = "http://127.0.0.1:4437"
     ],
 )
 def test_url_and_option_table(given: dict[str, str], root: str, table: str) -> None:
-    options = table_read_options(given, Use.BATCH)
+    options = table_read_options(given, OptionUse.BATCH)
     assert (options.connection.url, options.table) == (root, table)
 
 
 def test_options_of_a_source() -> None:
     found = table_read_options(
-        {"url": f"{SERVER}/v1/table/a", "startingseqno": "7", "endingSeqNo": "9", "minPartitions": "3"}, Use.BATCH
+        {"url": f"{SERVER}/v1/table/a", "startingseqno": "7", "endingSeqNo": "9", "minPartitions": "3"}, OptionUse.BATCH
     )
     assert (found.starting, found.ending, found.partitions_min, found.fail_on_data_loss) == (7, 9, 3, True)
     found = table_read_options(
-        {"url": f"{SERVER}/v1/table/a", "startingSeqNo": "LATEST", "maxRowsPerTrigger": "5"}, Use.STREAM
+        {"url": f"{SERVER}/v1/table/a", "startingSeqNo": "LATEST", "maxRowsPerTrigger": "5"}, OptionUse.STREAM
     )
     assert (found.starting, found.rows_max) == ("latest", 5)
 
@@ -42,33 +42,33 @@ def test_options_of_a_source() -> None:
 @pytest.mark.parametrize(
     ("given", "use", "message"),
     [
-        ({"url": ""}, Use.BATCH, "the option url is missing"),
-        ({"url": SERVER}, Use.BATCH, "set the option table"),
-        ({"url": f"{SERVER}/v1/stream/"}, Use.BATCH, "set the option table"),
-        ({"url": f"{SERVER}/v1/table"}, Use.BATCH, "set the option table"),
-        ({"table": "b"}, Use.BATCH, "remove the option table"),
-        ({"url": "ftp://host/x"}, Use.BATCH, "does not begin with https"),
-        ({"url": "http://me:secret@host/x"}, Use.BATCH, "use the option token"),
-        ({"url": f"{SERVER}?x=1", "table": "a"}, Use.BATCH, "must not have a query"),
-        ({"url": SERVER, "table": "a/notify"}, Use.BATCH, "not the name of a table"),
-        ({"url": SERVER, "table": "http://host/x"}, Use.BATCH, "not the name of a table"),
-        ({"startingSeqNo": "0"}, Use.BATCH, "startingSeqNo must be earliest or latest, or a SeqNo"),
-        ({"startingSeqNo": "-5"}, Use.BATCH, "got '-5'"),
-        ({"endingSeqNo": "earliest"}, Use.BATCH, "endingSeqNo must be latest, or a SeqNo"),
-        ({"endingSeqNo": "5"}, Use.STREAM, "endingSeqNo is for batch reads"),
-        ({"view": "active"}, Use.STREAM, "view is for batch reads"),
-        ({"view": "live"}, Use.BATCH, "view must be all or active"),
-        ({"view": "active", "endingSeqNo": "5"}, Use.BATCH, "remove startingSeqNo and endingSeqNo"),
-        ({"maxRowsPerTrigger": "5"}, Use.BATCH, "maxRowsPerTrigger is for streaming queries"),
-        ({"startingOffsets": "latest"}, Use.BATCH, "did you mean startingSeqNo?"),
-        ({"maxRecordsPerTrigger": "5"}, Use.STREAM, "did you mean maxRowsPerTrigger?"),
-        ({"numPartitions": "5"}, Use.BATCH, "did you mean minPartitions?"),
-        ({"starttingSeqNo": "5"}, Use.BATCH, "did you mean startingSeqNo?"),
-        ({"header": "true"}, Use.BATCH, "there is no option header; the options are url, token"),
-        ({"schema": "price"}, Use.BATCH, "there is no option schema"),
+        ({"url": ""}, OptionUse.BATCH, "the option url is missing"),
+        ({"url": SERVER}, OptionUse.BATCH, "set the option table"),
+        ({"url": f"{SERVER}/v1/stream/"}, OptionUse.BATCH, "set the option table"),
+        ({"url": f"{SERVER}/v1/table"}, OptionUse.BATCH, "set the option table"),
+        ({"table": "b"}, OptionUse.BATCH, "remove the option table"),
+        ({"url": "ftp://host/x"}, OptionUse.BATCH, "does not begin with https"),
+        ({"url": "http://me:secret@host/x"}, OptionUse.BATCH, "use the option token"),
+        ({"url": f"{SERVER}?x=1", "table": "a"}, OptionUse.BATCH, "must not have a query"),
+        ({"url": SERVER, "table": "a/notify"}, OptionUse.BATCH, "not the name of a table"),
+        ({"url": SERVER, "table": "http://host/x"}, OptionUse.BATCH, "not the name of a table"),
+        ({"startingSeqNo": "0"}, OptionUse.BATCH, "startingSeqNo must be earliest or latest, or a SeqNo"),
+        ({"startingSeqNo": "-5"}, OptionUse.BATCH, "got '-5'"),
+        ({"endingSeqNo": "earliest"}, OptionUse.BATCH, "endingSeqNo must be latest, or a SeqNo"),
+        ({"endingSeqNo": "5"}, OptionUse.STREAM, "endingSeqNo is for batch reads"),
+        ({"view": "active"}, OptionUse.STREAM, "view is for batch reads"),
+        ({"view": "live"}, OptionUse.BATCH, "view must be all or active"),
+        ({"view": "active", "endingSeqNo": "5"}, OptionUse.BATCH, "remove startingSeqNo and endingSeqNo"),
+        ({"maxRowsPerTrigger": "5"}, OptionUse.BATCH, "maxRowsPerTrigger is for streaming queries"),
+        ({"startingOffsets": "latest"}, OptionUse.BATCH, "did you mean startingSeqNo?"),
+        ({"maxRecordsPerTrigger": "5"}, OptionUse.STREAM, "did you mean maxRowsPerTrigger?"),
+        ({"numPartitions": "5"}, OptionUse.BATCH, "did you mean minPartitions?"),
+        ({"starttingSeqNo": "5"}, OptionUse.BATCH, "did you mean startingSeqNo?"),
+        ({"header": "true"}, OptionUse.BATCH, "there is no option header; the options are url, token"),
+        ({"schema": "price"}, OptionUse.BATCH, "there is no option schema"),
     ],
 )
-def test_refused_options_of_a_source(given: dict[str, str], use: Use, message: str) -> None:
+def test_refused_options_of_a_source(given: dict[str, str], use: OptionUse, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         table_read_options({"url": f"{SERVER}/v1/table/a", **given}, use)
     assert message in str(caught.value)

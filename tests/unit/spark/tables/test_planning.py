@@ -10,7 +10,7 @@ import pytest
 
 from headwater.client import Client, Table
 from headwater.errors import DataLossError, OptionError
-from headwater.spark.tables.options import Use, table_read_options
+from headwater.spark.tables.options import OptionUse, table_read_options
 from headwater.spark.tables.places import BEGINNING, RowPlace, from_json, to_json
 from headwater.spark.tables.planning import TablePlanner
 from tests.servers import Server
@@ -37,7 +37,7 @@ def fill(table: Table, count: int, word: str = "r") -> None:
 
 
 @contextlib.contextmanager
-def planner(url: str, use: Use = Use.STREAM, **given: str) -> Iterator[TablePlanner]:
+def planner(url: str, use: OptionUse = OptionUse.STREAM, **given: str) -> Iterator[TablePlanner]:
     options = table_read_options({"url": url, **given}, use)
     with options.connection.open(patient=False) as client:
         yield TablePlanner(options, client)
@@ -82,11 +82,11 @@ def test_an_empty_table_and_one_that_grows(table: Table) -> None:
 def test_where_to_start_and_end(table: Table) -> None:
     fill(table, 5)
     for given, start, end in (({}, 0, 5), ({"startingSeqNo": "3", "endingSeqNo": "4"}, 2, 4)):
-        with planner(table.url, Use.BATCH, **given) as plan:
+        with planner(table.url, OptionUse.BATCH, **given) as plan:
             assert (plan.start(plan.tail()).seqno, plan.end(plan.tail()).seqno) == (start, end)
-    with planner(table.url, Use.BATCH, startingSeqNo="latest") as plan:
+    with planner(table.url, OptionUse.BATCH, startingSeqNo="latest") as plan:
         assert plan.start(plan.tail()) == plan.tail().place
-    with planner(table.url, Use.BATCH, startingSeqNo="7", endingSeqNo="6") as plan:
+    with planner(table.url, OptionUse.BATCH, startingSeqNo="7", endingSeqNo="6") as plan:
         with pytest.raises(OptionError, match="startingSeqNo is 7, but the table ends at row 5"):
             plan.start(plan.tail())
         with pytest.raises(OptionError, match="endingSeqNo is 6, but the table ends at row 5"):

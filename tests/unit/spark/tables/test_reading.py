@@ -22,7 +22,7 @@ from headwater.errors import (
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.spark.tables.columns import COLUMNS, SCHEMA
-from headwater.spark.tables.options import Use, table_read_options
+from headwater.spark.tables.options import OptionUse, table_read_options
 from headwater.spark.tables.places import RowRange
 from headwater.spark.tables.reading import RowRangeReader
 from tests.servers import Server
@@ -41,7 +41,7 @@ def read(
     escape: Escape = Escape.NONE,
     schema: StructType = SCHEMA,
 ) -> list[pa.RecordBatch]:
-    options = table_read_options({"url": url, "retryTimeout": "2"}, Use.BATCH)
+    options = table_read_options({"url": url, "retryTimeout": "2"}, OptionUse.BATCH)
     with options.connection.open() as client:
         part = RowRange(TableType(escape=escape), gapless, since, until)
         return list(RowRangeReader(options.connection, client, options.table, schema).read(part))

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from headwater.client import Client, Put, Table
 from headwater.errors import DataLossError, OptionError, StreamNotFoundError
 from headwater.spark.tables.columns import SCHEMA
-from headwater.spark.tables.options import Use, table_read_options
+from headwater.spark.tables.options import OptionUse, table_read_options
 from headwater.spark.tables.sources import TableBatchReader, TableStreamReader
 from tests.servers import Server
 
@@ -36,12 +36,12 @@ def table(server: Server) -> Iterator[Table]:
 
 
 def batch(table: Table, **given: str) -> TableBatchReader:
-    return TableBatchReader(table_read_options({"url": table.url, **given}, Use.BATCH), SCHEMA)
+    return TableBatchReader(table_read_options({"url": table.url, **given}, OptionUse.BATCH), SCHEMA)
 
 
 def stream(table: Table, **given: str) -> TableStreamReader:
     options = {"url": table.url, "longPollTimeout": "0.05", **given}
-    return TableStreamReader(table_read_options(options, Use.STREAM), SCHEMA)
+    return TableStreamReader(table_read_options(options, OptionUse.STREAM), SCHEMA)
 
 
 def read(reader: Any, parts: Any) -> list[list[int]]:

@@ -18,7 +18,7 @@ from headwater.store.embedded.journal import (
     segment_name,
 )
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter, failure
-from headwater.store.embedded.newest import Folded, read_segments
+from headwater.store.embedded.newest import FoldedSegment, read_segments
 from tests.journals import NEW, at, new_journal
 
 
@@ -35,7 +35,7 @@ def write(disk: RealDisk, batches: int, *, segment_bytes: int = 2_000) -> Journa
     return writer
 
 
-def sequences(disk: RealDisk, folded: Folded = NEW) -> list[int]:
+def sequences(disk: RealDisk, folded: FoldedSegment = NEW) -> list[int]:
     return [batch.sequence for segment in read_segments(disk, folded) for batch in segment.batches]
 
 
@@ -65,7 +65,7 @@ def test_a_spare_file_is_used_and_folded_ones_are_recycled(tmp_path: Path) -> No
     writer.place(encode_records([record(2)]), at(2)).sync()
     writer.settle()
     writer.close()
-    assert sequences(disk, Folded(1, 1, 7)) == [2]  # and no old batch of the recycled file
+    assert sequences(disk, FoldedSegment(1, 1, 7)) == [2]  # and no old batch of the recycled file
 
 
 def test_a_missing_segment_is_noticed(tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ from headwater.store.embedded.backup.failures import (
 )
 from headwater.store.embedded.backup.formats import (
     TIMELINES,
+    BackupRange,
+    BackupTimeline,
     Base,
     BaseName,
     Copied,
     PartName,
-    Range,
-    Timeline,
     batch_digest,
     decode_part,
     encode,
@@ -42,7 +42,7 @@ from headwater.store.embedded.backup.merging import RecentParts
 from headwater.store.embedded.backup.retention import prune
 from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, frozen, log_bytes
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
-from headwater.store.embedded.backup.targets import Target, claim
+from headwater.store.embedded.backup.targets import BackupTarget, claim
 from headwater.store.embedded.backup.watching import Watch
 
 
@@ -61,13 +61,15 @@ class Backup:
     After an error of the target every method can be called again: data that was read but not copied is kept.
     """
 
-    def __init__(self, directory: Path, target: Target, journal: HeldJournal, watch: Watch, progress: Progress) -> None:
+    def __init__(
+        self, directory: Path, target: BackupTarget, journal: HeldJournal, watch: Watch, progress: Progress
+    ) -> None:
         self._directory = directory
         self._target = target
         self._journal = journal
         self._watch = watch
         self._progress = progress
-        self._timeline: Timeline | None = None
+        self._timeline: BackupTimeline | None = None
         self._tail: JournalTail | None = None
         self._unsent: Copied | None = None  # read from the journal, but not in the target yet
         self._recent = RecentParts()
@@ -125,7 +127,7 @@ class Backup:
         return removed
 
     @property
-    def _current(self) -> Timeline:
+    def _current(self) -> BackupTimeline:
         if self._timeline is None:
             raise RuntimeError("the backup has not begun")
         return self._timeline
@@ -142,7 +144,7 @@ class Backup:
         self._known = set()
         # The newest timeline is the one that was begun last, whatever the clocks of two machines say.
         started_ms = max([now_ms(), *[timeline.started_ms + 1 for timeline in timelines]])
-        self._timeline = known.get(identity.id) or Timeline(identity.id, identity.parent, started_ms, [])
+        self._timeline = known.get(identity.id) or BackupTimeline(identity.id, identity.parent, started_ms, [])
         if not self._timeline.ranges:
             raise GapError("there is no base yet")
         contents = read_contents(self._target, self._timeline)
@@ -278,7 +280,7 @@ class Backup:
         base = Base(state.segment, state.sequence, taken_ms, state.size_bytes, blocks, written_ms)
         self._target.put(f"{timeline.id}/bases/{BaseName(base.sequence, taken_ms)}", encode(base))
         if new_range:
-            timeline.ranges.append(Range(base.sequence, base.sequence, reached_ms=0, written_ms=self._written_ms))
+            timeline.ranges.append(BackupRange(base.sequence, base.sequence, reached_ms=0, written_ms=self._written_ms))
             self._follow(Mark(base.segment, base.sequence))
         self._base_ms, self._journal_bytes = written_ms, 0
         self.record()
@@ -300,7 +302,9 @@ class Backup:
 
 
 @contextlib.contextmanager
-def open_backup(directory: Path, target: Target, progress: Progress = lambda done, total: None) -> Iterator[Backup]:
+def open_backup(
+    directory: Path, target: BackupTarget, progress: Progress = lambda done, total: None
+) -> Iterator[Backup]:
     """Open the backup of a directory to a target, and lock the target."""
     layout.check_format(directory)
     folder = folder_for(directory, target.url)

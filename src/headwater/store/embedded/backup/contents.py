@@ -7,35 +7,35 @@ from typing import NamedTuple
 from headwater.store.embedded.backup.failures import MissingError
 from headwater.store.embedded.backup.formats import (
     TIMELINES,
+    BackupRange,
+    BackupTimeline,
     Base,
     BaseName,
     PartName,
-    Range,
-    Timeline,
     decode,
     parse_base,
     parse_part,
 )
-from headwater.store.embedded.backup.targets import Target
+from headwater.store.embedded.backup.targets import BackupTarget
 
 
 class Contents(NamedTuple):
     """A timeline with its bases and parts, in order."""
 
-    timeline: Timeline
+    timeline: BackupTimeline
     bases: list[BaseName]
     parts: list[PartName]
     part_bytes: dict[PartName, int]
 
-    def bases_in(self, range_: Range) -> list[BaseName]:
+    def bases_in(self, range_: BackupRange) -> list[BaseName]:
         end = self._end_of(range_)
         return [base for base in self.bases if range_.start <= base.sequence and (end is None or base.sequence < end)]
 
-    def parts_in(self, range_: Range) -> list[PartName]:
+    def parts_in(self, range_: BackupRange) -> list[PartName]:
         end = self._end_of(range_)
         return [part for part in self.parts if part.last > range_.start and (end is None or part.first <= end)]
 
-    def _end_of(self, range_: Range) -> int | None:
+    def _end_of(self, range_: BackupRange) -> int | None:
         """The start of the next range."""
         return min((later.start for later in self.timeline.ranges if later.start > range_.start), default=None)
 
@@ -43,19 +43,19 @@ class Contents(NamedTuple):
     def is_restorable(self) -> bool:
         return any(self.first_ms(range_) is not None for range_ in self.timeline.ranges)
 
-    def first_ms(self, range_: Range) -> int | None:
+    def first_ms(self, range_: BackupRange) -> int | None:
         """The earliest time of a range that can be restored; None if the range has no complete base yet."""
         earliest = min((base.taken_ms for base in self.bases_in(range_)), default=None)
         return min(earliest, range_.reached_ms) if earliest is not None and range_.complete else None
 
 
-def read_timelines(target: Target) -> list[Timeline]:
+def read_timelines(target: BackupTarget) -> list[BackupTimeline]:
     """All timelines, oldest first."""
-    found = [decode(name, target.get(name), Timeline) for name in target.sizes(TIMELINES)]
+    found = [decode(name, target.get(name), BackupTimeline) for name in target.sizes(TIMELINES)]
     return sorted(found, key=lambda timeline: timeline.started_ms)
 
 
-def read_contents(target: Target, timeline: Timeline, after: str = "") -> Contents:
+def read_contents(target: BackupTarget, timeline: BackupTimeline, after: str = "") -> Contents:
     """The contents of a timeline, of the parts only those whose names are greater than `after`."""
     bases = [base for name in target.sizes(f"{timeline.id}/bases/") if (base := parse_base(name)) is not None]
     sizes = target.sizes(f"{timeline.id}/journal/", after)
@@ -63,7 +63,7 @@ def read_contents(target: Target, timeline: Timeline, after: str = "") -> Conten
     return Contents(timeline, sorted(bases), sorted(part_bytes), part_bytes)
 
 
-def read_base(target: Target, timeline_id: str, base: BaseName) -> Base:
+def read_base(target: BackupTarget, timeline_id: str, base: BaseName) -> Base:
     name = f"{timeline_id}/bases/{base}"
     return decode(name, target.get(name), Base)
 

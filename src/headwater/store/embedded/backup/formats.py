@@ -1,10 +1,10 @@
 """The files of a target and their encoding.
 
     FORMAT                                     the format of the target
-    timelines/{id}                             `Timeline`: the history of one data directory
+    timelines/{id}                             `BackupTimeline`: the history of one data directory
     {id}/bases/{sequence}-{ms}                 `Base`: the index after a batch of the journal
     {id}/blocks/{sha256}                       a block of such an index, compressed
-    {id}/journal/{first}-{last}-{ms}-{ms}-{n}  `Part`: batches of the journal
+    {id}/journal/{first}-{last}-{ms}-{ms}-{n}  `EncodedPart`: batches of the journal
 
 All files except FORMAT are compressed and begin with a checksum. Numbers in names have 16 digits, so that names sort as
 the numbers do. The name of a part has the minimum and maximum wall-clock time at which its batches were written, and a
@@ -39,7 +39,7 @@ _BASE_NAME = re.compile(r"([0-9]{16})-([0-9]{16})")
 T = TypeVar("T")
 
 
-class Range(msgspec.Struct):
+class BackupRange(msgspec.Struct):
     """A part of a timeline without a gap: a base and the journal after it."""
 
     start: int  # the sequence of the base
@@ -49,11 +49,11 @@ class Range(msgspec.Struct):
     written_ms: int = 0  # the engine's time of its last batch
 
 
-class Timeline(msgspec.Struct):
+class BackupTimeline(msgspec.Struct):
     id: str
     parent: str  # the timeline that the directory was restored from
     started_ms: int
-    ranges: list[Range]
+    ranges: list[BackupRange]
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Copied(NamedTuple):
     after: bytes  # digest of the batch before them; empty if unknown
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class EncodedPart(msgspec.Struct, frozen=True, array_like=True):
     """The encoded form of `Copied`."""
 
     format: int  # of the journal
@@ -136,7 +136,7 @@ def unseal(name: str, sealed: bytes) -> bytes:
         raise DamagedBackupError(name, str(error)) from None
 
 
-def encode(value: Timeline | Base | Part) -> bytes:
+def encode(value: BackupTimeline | Base | EncodedPart) -> bytes:
     return seal(msgspec.msgpack.encode(value))
 
 
@@ -161,14 +161,14 @@ def encode_part(copied: Copied) -> tuple[PartName, bytes]:
     batches = copied.batches
     payloads = [bytes(batch.payload) for batch in batches]
     moments = [batch.moment for batch in batches]
-    data = encode(Part(JOURNAL_FORMAT, copied.segment, batches[0].sequence, copied.after, moments, payloads))
+    data = encode(EncodedPart(JOURNAL_FORMAT, copied.segment, batches[0].sequence, copied.after, moments, payloads))
     times = [moment.wall_ms for moment in moments]
     checksum = xxhash.xxh3_64_hexdigest(data)
     return PartName(batches[0].sequence, batches[-1].sequence, min(times), max(times), checksum), data
 
 
 def decode_part(name: str, sealed: bytes) -> Copied:
-    part = decode(name, sealed, Part)
+    part = decode(name, sealed, EncodedPart)
     if part.format != JOURNAL_FORMAT:
         raise DamagedBackupError(name, f"it has journal format {part.format}, which this version does not support")
     if len(part.moments) != len(part.batches):

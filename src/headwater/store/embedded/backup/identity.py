@@ -24,25 +24,25 @@ _NAME = "identity.json"
 _LOCK_NAME = "lock"
 
 
-class Identity(msgspec.Struct, frozen=True):
+class TimelineIdentity(msgspec.Struct, frozen=True):
     id: str
     parent: str = ""  # the timeline that it was restored from
 
 
-def identity_of(directory: Path) -> Identity:
+def identity_of(directory: Path) -> TimelineIdentity:
     """The identity of a directory, which is created if it has none."""
     path = directory / FOLDER / _NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Identity)
+        return msgspec.json.decode(path.read_bytes(), type=TimelineIdentity)
     except FileNotFoundError:
         return begin_timeline(directory, parent="")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BackupError(f"{path} is damaged: {error}. Remove it, and back up to a new target.") from None
 
 
-def begin_timeline(directory: Path, parent: str) -> Identity:
+def begin_timeline(directory: Path, parent: str) -> TimelineIdentity:
     """Start a new timeline for a restored directory."""
-    identity = Identity(secrets.token_hex(16), parent)
+    identity = TimelineIdentity(secrets.token_hex(16), parent)
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     share(folder, directory)

@@ -32,7 +32,7 @@ from headwater import limits
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError, MissingError, TargetError
 from headwater.store.embedded.backup.formats import seal, unseal
 from headwater.store.embedded.backup.identity import FOLDER
-from headwater.store.embedded.backup.targets import Target, claim
+from headwater.store.embedded.backup.targets import BackupTarget, claim
 from headwater.store.embedded.ownership import share
 
 LEASES = "leases/"
@@ -52,7 +52,7 @@ def name_of(term: int) -> str:
     return f"{LEASES}{term:016d}"
 
 
-def newest(target: Target) -> Lease | None:
+def newest(target: BackupTarget) -> Lease | None:
     """The lease with the greatest term. The name alone counts: a file that is not readable ends lower terms as well."""
     terms = [int(match[1]) for name in target.sizes(LEASES) if (match := _NAME.fullmatch(name))]
     if not terms:
@@ -64,12 +64,12 @@ def newest(target: Target) -> Lease | None:
         return Lease(max(terms), "")
 
 
-def create(target: Target, lease: Lease) -> bool:
+def create(target: BackupTarget, lease: Lease) -> bool:
     """Get a term. False if another one got it."""
     return target.create(name_of(lease.term), seal(msgspec.msgpack.encode(lease)))
 
 
-def write(target: Target, lease: Lease) -> None:
+def write(target: BackupTarget, lease: Lease) -> None:
     target.put(name_of(lease.term), seal(msgspec.msgpack.encode(lease)))
 
 
@@ -134,7 +134,7 @@ class LeaseHolder:
     """The lease of a server. `renew` talks to the target and may take long; `state` can be asked at any time."""
 
     def __init__(
-        self, target: Target, directory: str, holder: str, lease_s: float, now_s: Callable[[], float] = elapsed_s
+        self, target: BackupTarget, directory: str, holder: str, lease_s: float, now_s: Callable[[], float] = elapsed_s
     ) -> None:
         self._target = target
         self._directory = directory
@@ -272,7 +272,9 @@ class Renewal:
 # Promotion
 
 
-def promote(target: Target, directory: str, *, wait: Callable[[float], None], report: Callable[[str], None]) -> Lease:
+def promote(
+    target: BackupTarget, directory: str, *, wait: Callable[[float], None], report: Callable[[str], None]
+) -> Lease:
     """Take the lease for a directory and wait until the old holder's has ended. Raises TargetError."""
     while True:
         found = newest(target)
@@ -297,7 +299,7 @@ def promote(target: Target, directory: str, *, wait: Callable[[float], None], re
     return granted
 
 
-def force(target: Target, directory: str) -> Lease:
+def force(target: BackupTarget, directory: str) -> Lease:
     """Take the lease for a directory without waiting."""
     while True:
         found = newest(target)

@@ -21,11 +21,11 @@ from headwater.store.embedded import index, layout, newest
 from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError
 from headwater.store.embedded.backup.formats import (
+    BackupRange,
     Base,
     BaseName,
     Copied,
     PartName,
-    Range,
     batch_digest,
     block_digest,
     decode_part,
@@ -33,7 +33,7 @@ from headwater.store.embedded.backup.formats import (
 )
 from headwater.store.embedded.backup.identity import begin_timeline
 from headwater.store.embedded.backup.snapshot import Progress
-from headwater.store.embedded.backup.targets import Target, check_claimed
+from headwater.store.embedded.backup.targets import BackupTarget, check_claimed
 from headwater.store.embedded.disk import RealDisk, create_private
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index_writer import IndexWriter
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     reached_ms: int  # up to which the target has everything
 
 
-class Place(NamedTuple):
+class IndexEnd(NamedTuple):
     """The last batch of an index."""
 
     sequence: int
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Restored(NamedTuple):
-    place: Place
+    place: IndexEnd
     last_ms: int  # the maximum time in the batches after the base; 0 if there is none
     batches: int  # after the base
 
@@ -68,7 +68,7 @@ class Restored(NamedTuple):
 # Plan
 
 
-def plan_restore(target: Target, at_ms: int | None) -> Plan:
+def plan_restore(target: BackupTarget, at_ms: int | None) -> Plan:
     """The newest base at or before a time, and the parts after it. None means the latest time."""
     check_claimed(target)
     found = [read_contents(target, timeline) for timeline in reversed(read_timelines(target))]
@@ -90,7 +90,7 @@ def plan_restore(target: Target, at_ms: int | None) -> Plan:
     raise BackupError(f"{shown_ms(at_ms)} is not in {target.url}. Choose a time {', or '.join(spans)}.")
 
 
-def _plan_in(url: str, contents: Contents, range_: Range, at_ms: int | None, newest_ms: int) -> Plan | None:
+def _plan_in(url: str, contents: Contents, range_: BackupRange, at_ms: int | None, newest_ms: int) -> Plan | None:
     """The plan in one range; None if the time is before its bases."""
     bases, parts = contents.bases_in(range_), contents.parts_in(range_)
     last = range_.last
@@ -115,7 +115,7 @@ def _last_part(parts: list[PartName], at_ms: int) -> int:
 # Restore
 
 
-def restore(target: Target, directory: Path, at_ms: int | None, progress: Progress) -> Restored:
+def restore(target: BackupTarget, directory: Path, at_ms: int | None, progress: Progress) -> Restored:
     """Create a data directory from a backup. The directory must be empty or not exist."""
     plan = plan_restore(target, at_ms)
     if directory.exists() and any(directory.iterdir()):
@@ -126,7 +126,7 @@ def restore(target: Target, directory: Path, at_ms: int | None, progress: Progre
     directory.chmod(0o700)
     path = unfinished / layout.INDEX_NAME
     write_index(target, plan, path, progress)
-    done = fold_parts(target, plan.timeline_id, plan.parts, path, Place(plan.base.sequence), plan.at_ms)
+    done = fold_parts(target, plan.timeline_id, plan.parts, path, IndexEnd(plan.base.sequence), plan.at_ms)
     finish(directory, path, plan.timeline_id, plan.newest_ms)
     unfinished.rmdir()
     return done
@@ -146,7 +146,7 @@ def finish(directory: Path, path: Path, timeline_id: str, newest_ms: int) -> Non
     layout.write_format(directory)  # last, because it marks the directory as complete
 
 
-def _begin_history(path: Path, newest_ms: int) -> newest.Folded:
+def _begin_history(path: Path, newest_ms: int) -> newest.FoldedSegment:
     """Begin a timeline in an index, and move all of its write-ahead log into it: the file is then moved alone."""
     connection = index.connect(path, write=True)
     try:
@@ -160,7 +160,7 @@ def _begin_history(path: Path, newest_ms: int) -> newest.Folded:
     return folded
 
 
-def write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> None:
+def write_index(target: BackupTarget, plan: Plan, path: Path, progress: Progress) -> None:
     base = read_base(target, plan.timeline_id, plan.base)
     create_private(path)
     with open(path, "r+b") as file:
@@ -173,7 +173,7 @@ def write_index(target: Target, plan: Plan, path: Path, progress: Progress) -> N
             raise DamagedBackupError(f"{plan.timeline_id}/bases/{plan.base}", "its blocks have another size")
 
 
-def _blocks(target: Target, timeline_id: str, base: Base) -> Iterator[bytes]:
+def _blocks(target: BackupTarget, timeline_id: str, base: Base) -> Iterator[bytes]:
     """The blocks of an index in order, with read-ahead."""
 
     def read(digest: bytes) -> bytes:
@@ -198,7 +198,7 @@ def _blocks(target: Target, timeline_id: str, base: Base) -> Iterator[bytes]:
 
 
 def fold_parts(
-    target: Target, timeline_id: str, parts: list[PartName], path: Path, after: Place, at_ms: int | None = None
+    target: BackupTarget, timeline_id: str, parts: list[PartName], path: Path, after: IndexEnd, at_ms: int | None = None
 ) -> Restored:
     """Fold parts into an index that ends with a batch, in portions of the size of a segment."""
     connection = index.connect(path, write=True)
@@ -215,7 +215,7 @@ def fold_parts(
             fold(reader, writer, Segment(number, batches, 0, True, meta.folded_salt, meta.folded_salt))
             writer.checkpoint(log_pages_max=limits.WAL_PAGES_MAX)
             count, last = count + len(batches), batches[-1]
-            place = Place(last.sequence, batch_digest(last))
+            place = IndexEnd(last.sequence, batch_digest(last))
             last_ms = max(last_ms, *(batch.moment.wall_ms for batch in batches))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     finally:
@@ -236,7 +236,7 @@ def _portions(batches: Iterator[JournalBatch]) -> Iterator[list[JournalBatch]]:
 
 
 def _batches(
-    target: Target, timeline_id: str, parts: list[PartName], after: Place, at_ms: int | None
+    target: BackupTarget, timeline_id: str, parts: list[PartName], after: IndexEnd, at_ms: int | None
 ) -> Iterator[JournalBatch]:
     """The batches after a place up to the time. Each is checked to follow the one before."""
     last = len(parts) - 1

@@ -7,11 +7,11 @@ clock that was ahead or behind for a while makes nothing old that is not.
 from __future__ import annotations
 
 from headwater.store.embedded.backup.contents import Contents, read_base, read_contents, read_timelines
-from headwater.store.embedded.backup.formats import TIMELINES, BaseName, Timeline, encode
-from headwater.store.embedded.backup.targets import Target
+from headwater.store.embedded.backup.formats import TIMELINES, BackupTimeline, BaseName, encode
+from headwater.store.embedded.backup.targets import BackupTarget
 
 
-def prune(target: Target, current_id: str, cutoff_ms: int) -> int:
+def prune(target: BackupTarget, current_id: str, cutoff_ms: int) -> int:
     """Remove files that no restore to a time at or after the cutoff needs. Returns their number."""
     removed = 0
     for timeline in read_timelines(target):
@@ -23,14 +23,14 @@ def prune(target: Target, current_id: str, cutoff_ms: int) -> int:
     return removed
 
 
-def _drop(target: Target, timeline: Timeline) -> int:
+def _drop(target: BackupTarget, timeline: BackupTimeline) -> int:
     names = [f"{TIMELINES}{timeline.id}", *target.sizes(f"{timeline.id}/")]
     target.remove(names[:1])  # first, so that every listed timeline is complete
     target.remove(names[1:])
     return len(names)
 
 
-def _trim(target: Target, contents: Contents, cutoff_ms: int) -> int:
+def _trim(target: BackupTarget, contents: Contents, cutoff_ms: int) -> int:
     """Remove data before the newest base that is not after the cutoff, and blocks that no base uses."""
     timeline, prefix = contents.timeline, contents.timeline.id
     oldest = _last_before(target, contents, cutoff_ms)
@@ -51,7 +51,7 @@ def _trim(target: Target, contents: Contents, cutoff_ms: int) -> int:
     return len(names) + len(unused)
 
 
-def _last_before(target: Target, contents: Contents, cutoff_ms: int) -> BaseName | None:
+def _last_before(target: BackupTarget, contents: Contents, cutoff_ms: int) -> BaseName | None:
     """The newest base that is not after the cutoff."""
     for base in reversed(contents.bases):
         if base.taken_ms <= cutoff_ms and read_base(target, contents.timeline.id, base).written_ms <= cutoff_ms:

@@ -1,7 +1,7 @@
 """A warm standby: a directory that follows a target, and can be promoted to a data directory.
 
     standby/                 in the directory; a server refuses a directory with it
-      standby.json           `Source`: the target, the timeline and the name of the index
+      standby.json           `StandbySource`: the target, the timeline and the name of the index
       index-{n}.db           the index, folded up to the last part that was applied
 
 New parts are folded into the index in transactions that also store the last batch, so a standby that is killed
@@ -28,10 +28,10 @@ from headwater.backoff import Backoff, Streak
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.backup.contents import chain, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
-from headwater.store.embedded.backup.formats import FORMAT_NAME, PartName, Timeline
-from headwater.store.embedded.backup.restoring import Place, finish, fold_parts, plan_restore, write_index
+from headwater.store.embedded.backup.formats import FORMAT_NAME, BackupTimeline, PartName
+from headwater.store.embedded.backup.restoring import IndexEnd, finish, fold_parts, plan_restore, write_index
 from headwater.store.embedded.backup.snapshot import Progress
-from headwater.store.embedded.backup.targets import Target, check_claimed
+from headwater.store.embedded.backup.targets import BackupTarget, check_claimed
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.ownership import share
 from headwater.store.embedded.timelines import now_us
@@ -39,7 +39,7 @@ from headwater.store.embedded.timelines import now_us
 PASSING = (TargetError, MissingError, OSError, sqlite3.OperationalError)
 
 
-class Source(msgspec.Struct, frozen=True):
+class StandbySource(msgspec.Struct, frozen=True):
     target: str
     timeline: str
     index: str
@@ -56,12 +56,12 @@ class Applied(NamedTuple):
 class Standby:
     """A directory that follows a target. Use `open_standby`."""
 
-    def __init__(self, directory: Path, target: Target, progress: Progress) -> None:
+    def __init__(self, directory: Path, target: BackupTarget, progress: Progress) -> None:
         self._directory = directory
         self._folder = directory / layout.STANDBY
         self._target = target
         self._progress = progress
-        self._place: Place | None = None  # the last batch; None if it is to be read from the index
+        self._place: IndexEnd | None = None  # the last batch; None if it is to be read from the index
         self._newest_ms = 0  # the latest time of which the target has data, in any timeline
         self.source = _read_source(self._folder)
 
@@ -96,14 +96,14 @@ class Standby:
                 raise TargetError(self._target.url, _NO_BACKUP) from None
         check_claimed(self._target)
 
-    def _read_place(self, source: Source) -> Place:
+    def _read_place(self, source: StandbySource) -> IndexEnd:
         connection = index.connect(self._folder / source.index, write=False)
         try:
-            return Place(index.IndexReader(connection).meta().folded_sequence)
+            return IndexEnd(index.IndexReader(connection).meta().folded_sequence)
         finally:
             connection.close()
 
-    def _continue(self, source: Source, place: Place) -> Applied | None:
+    def _continue(self, source: StandbySource, place: IndexEnd) -> Applied | None:
         """Apply the parts after a batch; None if the target does not continue there."""
         timelines = read_timelines(self._target)
         self._newest_ms = max((range_.reached_ms for one in timelines for range_ in one.ranges), default=0)
@@ -120,7 +120,7 @@ class Standby:
         self._place = done.place
         return Applied(done.batches, rebuilt=False, reached_ms=timeline.ranges[-1].reached_ms)
 
-    def _parts_after(self, timeline: Timeline, sequence: int) -> list[PartName] | None:
+    def _parts_after(self, timeline: BackupTimeline, sequence: int) -> list[PartName] | None:
         """The parts after a batch; None if some are missing."""
         last = timeline.ranges[-1].last
         # The next batch may be in a part that was merged, whose name comes before. Then all are listed.
@@ -140,8 +140,8 @@ class Standby:
         self._remove_all_but(old)
         name = f"index-{0 if old is None else int(old[len('index-') : -len('.db')]) + 1}.db"
         write_index(self._target, plan, self._folder / name, self._progress)
-        done = fold_parts(self._target, plan.timeline_id, plan.parts, self._folder / name, Place(plan.base.sequence))
-        self.source = Source(located(self._target.url), plan.timeline_id, name)
+        done = fold_parts(self._target, plan.timeline_id, plan.parts, self._folder / name, IndexEnd(plan.base.sequence))
+        self.source = StandbySource(located(self._target.url), plan.timeline_id, name)
         _write_source(self._directory, self.source)
         self._remove_all_but(name)
         self._place, self._newest_ms = done.place, plan.newest_ms
@@ -172,17 +172,17 @@ def located(url: str) -> str:
     return url if "://" in url else os.path.abspath(url)
 
 
-def _read_source(folder: Path) -> Source | None:
+def _read_source(folder: Path) -> StandbySource | None:
     path = folder / _SOURCE_NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Source)
+        return msgspec.json.decode(path.read_bytes(), type=StandbySource)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BackupError(f"{path} is damaged: {error}. Remove {folder.parent} and begin again.") from None
 
 
-def _write_source(directory: Path, source: Source) -> None:
+def _write_source(directory: Path, source: StandbySource) -> None:
     folder = directory / layout.STANDBY
     disk = RealDisk(folder)
     file = disk.open(f"{_SOURCE_NAME}.new")
@@ -197,7 +197,7 @@ def _write_source(directory: Path, source: Source) -> None:
     disk.sync_names()
 
 
-def source_of(directory: Path) -> Source | None:
+def source_of(directory: Path) -> StandbySource | None:
     """The source of a standby; None if the directory is not one, or has nothing yet."""
     return _read_source(directory / layout.STANDBY)
 
@@ -209,7 +209,9 @@ def remove_leftovers(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_standby(directory: Path, target: Target, progress: Progress = lambda done, total: None) -> Iterator[Standby]:
+def open_standby(
+    directory: Path, target: BackupTarget, progress: Progress = lambda done, total: None
+) -> Iterator[Standby]:
     """Open or create a standby that is to follow a target, and lock it."""
     folder = directory / layout.STANDBY
     if (directory / layout.FORMAT_NAME).exists():
@@ -230,7 +232,7 @@ def open_standby(directory: Path, target: Target, progress: Progress = lambda do
 
 
 @contextlib.contextmanager
-def open_promotion(directory: Path, target: Target) -> Iterator[Standby]:
+def open_promotion(directory: Path, target: BackupTarget) -> Iterator[Standby]:
     """Open a standby to promote it. A process that follows the target is asked to end, and waited for."""
     mark = directory / layout.STANDBY / _PROMOTING
     mark.touch(mode=0o600)

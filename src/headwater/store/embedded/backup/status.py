@@ -6,10 +6,10 @@ import msgspec
 
 from headwater.store.embedded.backup.contents import chain, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import MissingError
-from headwater.store.embedded.backup.targets import Target, check_claimed
+from headwater.store.embedded.backup.targets import BackupTarget, check_claimed
 
 
-class Span(msgspec.Struct, frozen=True):
+class RestorableSpan(msgspec.Struct, frozen=True):
     """A range of times that can be restored, without a gap."""
 
     timeline: str
@@ -21,7 +21,7 @@ class Span(msgspec.Struct, frozen=True):
     problem: str  # why a part cannot be restored; empty if all of it can
 
 
-def spans_of(target: Target) -> list[Span]:
+def spans_of(target: BackupTarget) -> list[RestorableSpan]:
     """The spans of all timelines, newest last."""
     check_claimed(target)
     spans = []
@@ -37,5 +37,7 @@ def spans_of(target: Target) -> list[Span]:
             except MissingError as error:
                 problem = str(error)
             size = sum(contents.part_bytes[part] for part in parts)
-            spans.append(Span(timeline.id, first_ms, range_.reached_ms, len(bases), len(parts), size, problem))
+            spans.append(
+                RestorableSpan(timeline.id, first_ms, range_.reached_ms, len(bases), len(parts), size, problem)
+            )
     return spans

@@ -19,7 +19,7 @@ from headwater.store.embedded.backup.timed import TimedTarget
 _LOCK_NAME = "lock"
 
 
-class Target(Protocol):
+class BackupTarget(Protocol):
     """Named files. A file is written atomically and is durable when `put` returns."""
 
     url: str
@@ -177,7 +177,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def open_target(where: str, limit_s: float = limits.BACKUP_TARGET_S) -> Target:
+def open_target(where: str, limit_s: float = limits.BACKUP_TARGET_S) -> BackupTarget:
     """Open the target of a path or an S3 URL. An operation that takes longer than the limit fails."""
     if where.startswith("s3://"):
         from headwater.store.embedded.backup.s3 import open_bucket
@@ -190,13 +190,13 @@ def open_target(where: str, limit_s: float = limits.BACKUP_TARGET_S) -> Target:
     return TimedTarget(DirectoryTarget(Path(where)), limit_s)
 
 
-def claim(target: Target) -> None:
+def claim(target: BackupTarget) -> None:
     """Claim an empty target for backups; refuse a target with other files."""
     if not check_fit(target):
         target.put(FORMAT_NAME, FORMAT)
 
 
-def check_fit(target: Target) -> bool:
+def check_fit(target: BackupTarget) -> bool:
     """Whether a target is claimed for backups. An unclaimed target must be empty."""
     try:
         check_format(target.get(FORMAT_NAME), target.url)
@@ -207,7 +207,7 @@ def check_fit(target: Target) -> bool:
     return True
 
 
-def check_claimed(target: Target) -> None:
+def check_claimed(target: BackupTarget) -> None:
     try:
         check_format(target.get(FORMAT_NAME), target.url)
     except MissingError:

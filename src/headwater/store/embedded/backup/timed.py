@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headwater.store.embedded.backup.failures import TargetError
 
 if TYPE_CHECKING:
-    from headwater.store.embedded.backup.targets import Target
+    from headwater.store.embedded.backup.targets import BackupTarget
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class TimedTarget:
     """Another target with a limit for each operation."""
 
-    def __init__(self, target: Target, limit_s: float) -> None:
+    def __init__(self, target: BackupTarget, limit_s: float) -> None:
         self.url = target.url
         self._target = target
         self._limit_s = limit_s

@@ -14,7 +14,7 @@ from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.failures import BackupError, TargetError
 from headwater.store.embedded.backup.formats import FORMAT, FORMAT_NAME
 from headwater.store.embedded.backup.leases import Lease, LeaseHolder, LeaseState, Renewal, directory_id, holder_id
-from headwater.store.embedded.backup.targets import DirectoryTarget, Target, claim, open_target
+from headwater.store.embedded.backup.targets import BackupTarget, DirectoryTarget, claim, open_target
 from tests.unit.store.embedded.backup.test_s3 import bucket, endpoint
 
 __all__ = ["bucket", "endpoint"]  # fixtures
@@ -47,14 +47,14 @@ class Cut(DirectoryTarget):
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> BackupTarget:
     where = str(tmp_path / "target") if request.param == "directory" else request.getfixturevalue("bucket")
     found = open_target(where)
     claim(found)
     return found
 
 
-def holder(target: Target, clock: Clock, directory: str = "old", name: str = "server") -> LeaseHolder:
+def holder(target: BackupTarget, clock: Clock, directory: str = "old", name: str = "server") -> LeaseHolder:
     return LeaseHolder(target, directory, name, LEASE_S, clock)
 
 
@@ -62,7 +62,7 @@ def state(lease: LeaseHolder) -> LeaseState:
     return lease.state
 
 
-def test_a_lease_is_held_renewed_and_ends(target: Target) -> None:
+def test_a_lease_is_held_renewed_and_ends(target: BackupTarget) -> None:
     clock = Clock()
     lease = holder(target, clock)
     assert state(lease) is LeaseState.WAITING
@@ -97,7 +97,7 @@ def test_the_time_of_a_renewal_counts_from_before_it(tmp_path: Path) -> None:
     assert state(lease) is LeaseState.EXPIRED
 
 
-def test_promotion_fences_the_old_server_for_good(target: Target) -> None:
+def test_promotion_fences_the_old_server_for_good(target: BackupTarget) -> None:
     old_clock, waits = Clock(), list[float]()
     old = holder(target, old_clock)
     old.renew()
@@ -123,13 +123,13 @@ def test_promotion_fences_the_old_server_for_good(target: Target) -> None:
     assert leases.newest(target) == Lease(3, "new", "standby", LEASE_S)
 
 
-def test_a_target_without_a_lease_cannot_fence(target: Target) -> None:
+def test_a_target_without_a_lease_cannot_fence(target: BackupTarget) -> None:
     with pytest.raises(BackupError, match=r"cannot be fenced.*--force"):
         leases.promote(target, "new", wait=lambda _: None, report=lambda _: None)
     assert leases.force(target, "new") == Lease(1, "new", "", 0.0)
 
 
-def test_a_promotion_that_was_killed_is_repeated(target: Target) -> None:
+def test_a_promotion_that_was_killed_is_repeated(target: BackupTarget) -> None:
     holder(target, Clock()).renew()
 
     def killed(_: float) -> None:
@@ -148,7 +148,7 @@ def test_a_promotion_that_was_killed_is_repeated(target: Target) -> None:
     assert len(waits) == 1
 
 
-def test_a_restart_needs_no_wait_and_another_machine_does(target: Target) -> None:
+def test_a_restart_needs_no_wait_and_another_machine_does(target: BackupTarget) -> None:
     clock = Clock()
     holder(target, clock).renew()
     restarted = holder(target, clock)  # after a kill: the same directory in the same boot
@@ -170,7 +170,7 @@ def test_a_restart_needs_no_wait_and_another_machine_does(target: Target) -> Non
     assert list(target.sizes(leases.LEASES)) == [leases.name_of(3)]
 
 
-def test_a_lease_whose_file_is_damaged_belongs_to_nobody(target: Target) -> None:
+def test_a_lease_whose_file_is_damaged_belongs_to_nobody(target: BackupTarget) -> None:
     clock = Clock()
     lease = holder(target, clock)
     lease.renew()
