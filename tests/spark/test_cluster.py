@@ -17,6 +17,7 @@ import pytest
 from bench.servers import ROOT, Server
 
 from headwater.client import Client
+from headwater.pipeline.lake import Lake
 from tests.edges import free_port
 from tests.waiting import wait_for
 
@@ -97,7 +98,11 @@ def pipeline(directory: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_error_of_a_worker_without_headwater_is_told(server: Server, tmp_path: Path) -> None:
+def test_jobs_on_a_cluster_whose_workers_get_headwater_from_the_command(server: Server, tmp_path: Path) -> None:
+    """Tables are relative to the command's directory, and the error of a worker is told."""
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    package = wheel.rename(tmp_path / "headwater.zip")
     settings = {
         "spark.pyspark.python": str(bare_python(tmp_path / "python")),
         "spark.driver.host": "127.0.0.1",
@@ -109,5 +114,11 @@ def test_the_error_of_a_worker_without_headwater_is_told(server: Server, tmp_pat
         flags = ["--url", server.url, "--streams", "cluster/raw", "--table", "lake/raw", "--once", "--master", master]
         flags += [f"--conf={key}={value}" for key, value in settings.items()]
         code, err = pipeline(tmp_path, "archive", *flags)
-    missing = "a task of Spark failed: ModuleNotFoundError: No module named 'headwater'"
-    assert (code, err.splitlines()[-1]) == (1, f"headwater: {missing}. It can be tried again.")
+        missing = "a task of Spark failed: ModuleNotFoundError: No module named 'headwater'"
+        assert (code, err.splitlines()[-1]) == (1, f"headwater: {missing}. It can be tried again.")
+        assert not (tmp_path / "lake").exists()
+        code, err = pipeline(tmp_path, "archive", *flags, "--conf=spark.submit.pyFiles=headwater.zip")
+        assert code == 0, err
+    assert package.exists()
+    assert Lake(str(tmp_path / "lake" / "raw")).open().to_pyarrow_table().num_rows == 100
+    assert not list((tmp_path / "work").rglob("*.parquet"))

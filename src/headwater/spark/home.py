@@ -69,6 +69,32 @@ def _check_home(home: Path) -> None:
 _CORE = re.compile(r"spark-core_[\d.]+-(.+)\.jar")
 
 
+_FILES = "spark.submit.pyFiles"
+
+
+@contextlib.contextmanager
+def python_files(config: Mapping[str, str]) -> Iterator[None]:
+    """Let the worker that plans a streaming source import the Python files of a session: Spark sends them to executors
+    only, and this worker runs beside the driver. OptionError for a file that PySpark would leave out."""
+    files = [name.strip() for name in config.get(_FILES, "").split(",") if name.strip()]
+    for name in files:
+        if not name.endswith((".zip", ".egg", ".jar", ".py")):
+            raise OptionError(f"{_FILES} has {name}, which PySpark leaves out by its ending; copy it to a file .zip")
+        if ":/" not in name and not Path(name).is_file():
+            raise OptionError(f"{_FILES} has {name}, which does not exist")
+    before = os.environ.get("PYTHONPATH")
+    found = [os.path.abspath(name if name[-3:] != ".py" else Path(name).parent) for name in files if ":/" not in name]
+    if found:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*found, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if found and before is None:
+            os.environ.pop("PYTHONPATH", None)
+        elif found and before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
 @contextlib.contextmanager
 def compiled_home(master: str, config: Mapping[str, str]) -> Iterator[None]:
     """Set SPARK_HOME while a session starts, if it is local and its workers find the installed PySpark."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
-from headwater.spark.home import check_environment, check_master, compiled_home
+from headwater.spark.home import check_environment, check_master, compiled_home, python_files
 from headwater.spark.java import java_home
 
 
@@ -42,11 +42,11 @@ def session(
     given = {**_DEFAULTS, **(config or {})}
     for key, value in given.items():
         builder = builder.config(key, value)
-    with compiled_home(master, given):
+    with python_files(given), compiled_home(master, given):
         return register(builder.getOrCreate())
 
 
-_LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+_LOGGING = Path(__file__).absolute().with_name("log4j2.properties").as_uri()  # workers may import it from a zip
 _DEFAULTS = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
     "spark.ui.enabled": "false",

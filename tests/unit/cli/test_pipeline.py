@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIO
 from headwater.cli.whole import app
 from headwater.errors import OptionError
 from headwater.pipeline.jobs import JobProgress
+from headwater.spark.home import python_files
 
 ARCHIVED = ["archive", "--streams", "a", "--table", "t"]
 
@@ -410,3 +412,24 @@ def test_the_home_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SPARK_HOME", str(home))
     code, output = started(monkeypatch, *ARCHIVED)
     assert (code, "which is Spark 3.5.1, but PySpark is" in output) == (WRONG_OPTIONS, True), output
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [("a.whl", "which PySpark leaves out by its ending"), ("none.zip", "none.zip, which does not exist")],
+)
+def test_python_files_that_workers_would_not_get(
+    files: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=message), python_files({"spark.submit.pyFiles": files}):
+        pass
+
+
+def test_python_files_are_in_the_path_while_a_session_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "before")
+    (tmp_path / "a.zip").touch()
+    with python_files({"spark.submit.pyFiles": "a.zip, hdfs://h/b.zip"}):
+        assert os.environ["PYTHONPATH"] == f"{tmp_path}/a.zip{os.pathsep}before"
+    assert os.environ["PYTHONPATH"] == "before"
