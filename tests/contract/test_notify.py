@@ -17,6 +17,7 @@ import pytest
 from bench.servers import Server, headwater
 
 from tests.contract.tables import FORM, NOW, SCHEMA, advertise, advertised, problem, rows
+from tests.metrics import metric
 from tests.nurls import Receiver, receiver
 from tests.public_urls import headwater_at
 from tests.servers import exit_code_of
@@ -163,20 +164,28 @@ def opened(server: Server) -> httpx.Client:
     return httpx.Client(base_url=f"http://{server.host}:{server.port}/v1/table", timeout=60)
 
 
+def states(client: httpx.Client) -> tuple[float, float]:
+    """The number of NURLs that are sent to, and of those that wait for the next attempt."""
+    sending, waiting = [metric(client, "headwater_notify_nurls", state=state) for state in ("sending", "waiting")]
+    return sending, waiting
+
+
 def test_a_restart_delivers_what_was_pending(peer: Receiver) -> None:
     peer.statuses = [503]
     with tempfile.TemporaryDirectory() as directory:
-        options = ("--data-dir", f"{directory}/data", "--limit", "notify_retry_s=1")
-        with headwater(*options) as server, opened(server) as client:
+        kept = ("--data-dir", f"{directory}/data")
+        with headwater(*kept, "--limit", "notify_retry_s=600") as server, opened(server) as client:
             client.put("/prices", headers=SCHEMA)
             client.put("/quiet", headers=SCHEMA)
             advertise(client, "/prices", peer.nurl())
             advertise(client, "/quiet", peer.nurl("/quiet"))
             client.post("/quiet", content=rows(1))
-            peer.wait(1)  # which failed
+            wait_for(lambda: states(client), (0.0, 1.0))  # it failed, and is not sent again by this process
             client.post("/prices", content=rows(1))
             peer.wait(2)
-        with headwater(*options) as server, opened(server) as client:
+            wait_for(lambda: states(client), (0.0, 1.0))  # the server has the response
+        retries = ("--limit", "notify_retry_s=0.1", "--limit", "notify_retry_max_s=0.1")
+        with headwater(*kept, *retries) as server, opened(server) as client:
             assert peer.wait(3)[2][0] == "/quiet"  # what was delivered is not delivered again
             assert peer.received[2][2] == f"surl=http://127.0.0.1:{server.port}/v1/table/quiet".encode()
             peer.assert_received(3, client)

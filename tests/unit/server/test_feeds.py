@@ -122,3 +122,29 @@ def test_feeds_that_began_together_end_one_by_one_after_half_of_their_lifetime_o
         await engine.stop()
 
     virtual_time.run(main())
+
+
+def test_a_feed_writes_keep_alives_until_its_lifetime_ends() -> None:
+    async def main() -> None:
+        limits = Limits(sse_lifetime_s=10, sse_keep_alive_s=2)
+        engine = Engine(MemoryStore(), limits)
+        await engine.start()
+        await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain"))
+        for chance, end_s in ((0.0, 10.0), (0.5, 7.5), (1.0, 5.0)):
+            service, sink = Service(engine, limits, entropy=itertools.repeat(chance).__next__), EndingSink()
+            feed = EventFeed(service, await engine.read(Read("a")), 0)
+            feed.open(sink, 0.0)
+            spoken_s, ended_s = [], 0.0
+            for now_s in (number / 2 for number in range(30)):
+                sink.written = b""
+                feed.tick(now_s)
+                if sink.written:
+                    assert sink.written == b": keep-alive\n\n"
+                    spoken_s.append(now_s)
+                if sink.ended:
+                    ended_s = now_s
+                    break
+            assert (spoken_s, ended_s) == ([second for second in (2.0, 4.0, 6.0, 8.0) if second < end_s], end_s)
+        await engine.stop()
+
+    virtual_time.run(main())

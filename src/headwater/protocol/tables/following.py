@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headwater import limits
-from headwater.backoff import Backoff
+from headwater.backoff import Backoff, Streak
 from headwater.errors import (
     HeadwaterError,
     HistoryChangedError,
@@ -70,8 +70,6 @@ from headwater.protocol.tables.headers import parse_gapless, parse_last_seqno
 from headwater.protocol.tables.row_reader import RowReader
 from headwater.protocol.tables.row_window import RowWindow, SkippedSeqNos
 from headwater.protocol.tables.rows import Row
-
-_POLL_BACKOFF = Backoff(limits.FOLLOW_POLL_S, limits.FOLLOW_POLL_MAX_S)
 
 
 class TableFollowing:
@@ -117,7 +115,7 @@ class TableFollowing:
         self._contacted = False
         self._failures = 0  # consecutive
         self._doubts = 0  # consecutive responses that were retried
-        self._empty_answers = 0  # consecutive responses that ended at once
+        self._empty_answers = Streak(Backoff(limits.FOLLOW_POLL_S, limits.FOLLOW_POLL_MAX_S))  # that ended at once
         self._taken = 0  # number of rows
         self._start_answer()
 
@@ -332,12 +330,11 @@ class TableFollowing:
     def _wait_s(self, elapsed_s: float) -> float:
         """The wait grows while responses end at once without new rows."""
         if self._new or elapsed_s >= limits.FOLLOW_POLL_S:
-            self._empty_answers = 0
+            self._empty_answers.reset()
             return 0.0
-        if not self._verify and not self._empty_answers:
+        if not self._verify and not self._empty_answers.failures:
             return 0.0  # a server that holds requests will hold the next one
-        self._empty_answers += 1
-        return _POLL_BACKOFF.wait_s(self._empty_answers)
+        return self._empty_answers.fail()
 
     # Errors
 

@@ -53,7 +53,6 @@ log = logging.getLogger("headwater.following")
 # After these, continuing would mix the rows of two histories, or leave rows out.
 # These are not seen again after a restart, which asks for the rows after the last one only.
 _LASTING = (HistoryChangedError, RowOrderError)
-_BACKOFF = Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S, jitter=0.5)
 _OK = 200
 _NOT_FOUND = 404  # the table may be created later
 
@@ -91,6 +90,7 @@ class Follower:
         self._engine = engine
         self._client = client
         self._entropy = entropy
+        self._backoff = Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S, jitter=0.5)
         self._woken = asyncio.Event()
         self._trace: TraceContext | None = None  # of the Notify that causes the next request
         self._handshake = Handshake(client, surl, nurl, self._woken.set)
@@ -154,7 +154,7 @@ class Follower:
                 failures = failures + 1 if self._last_seqno() == reached else 1
                 reached = self._last_seqno()
                 self._note(FollowerState.RETRYING, error)
-                wait_s = _BACKOFF.wait_s(failures, self._entropy()) if error.retryable else limits.FOLLOW_REFUSED_S
+                wait_s = self._backoff.wait_s(failures, self._entropy()) if error.retryable else limits.FOLLOW_REFUSED_S
             except Exception as error:  # a bug; the mirror is consistent, so retry
                 log.exception("following %s into table %r failed", self.surl.shown, self.name)
                 self._note(FollowerState.RETRYING, error)
@@ -209,7 +209,7 @@ class Follower:
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
                 # Give a lagging replica time to catch up, even after a Notify.
-                wait_s = max(_BACKOFF.wait_s(failures, self._entropy()), error.retry_after_s or 0.0)
+                wait_s = max(self._backoff.wait_s(failures, self._entropy()), error.retry_after_s or 0.0)
                 await self._pause(wait_s, wakeable=not isinstance(error, ProtocolError))
             else:
                 await _settle(following, mirror)

@@ -38,6 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RETRY_FIRST_S", 0.002)
     monkeypatch.setattr(limits, "RETRY_MAX_S", 0.02)
     monkeypatch.setattr(limits, "FOLLOW_POLL_S", 0.005)
+    monkeypatch.setattr(limits, "FOLLOW_POLL_MAX_S", 0.02)
     monkeypatch.setattr(follower, "TableFollowing", functools.partial(TableFollowing, repeated_bytes_max=2_000_000))
 
 
