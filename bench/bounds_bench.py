@@ -37,8 +37,7 @@ from headwater.log.moments import Moment
 from headwater.protocol.globs import glob
 from headwater.protocol.inflating import Inflater
 from headwater.protocol.streams.sse import EventReader
-from headwater.protocol.tables.accept import check_accept
-from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.content_type import TableType, check_accept
 from headwater.store.embedded.journal import encode_batch, encode_header, encode_records, read_segment
 
 LARGE = 16 * 1024 * 1024

@@ -24,11 +24,10 @@ from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol import conditions
 from headwater.protocol.state.view_headers import parse_stream_view, parse_table_view
 from headwater.protocol.streams import etags, headers
-from headwater.protocol.streams.content import check_content_type
-from headwater.protocol.streams.cursors import next_cursor
+from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import parse_path, quote_path
-from headwater.protocol.streams.reads import parse_read
+from headwater.protocol.streams.reads import next_cursor, parse_read
 from headwater.protocol.streams.sse import EventReader, data_frame
 from headwater.protocol.tables import headers as table_headers
 from headwater.protocol.trace_context import parse_traceparent

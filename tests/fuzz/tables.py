@@ -25,24 +25,24 @@ from headwater.log.row_framing import check_order, format_rows, last_seqno_of, p
 from headwater.outbound.urls import parse_target
 from headwater.protocol.state.as_changes import EventsAsChanges
 from headwater.protocol.state.as_events import RecordFormat, RowsAsEvents
-from headwater.protocol.tables.accept import check_accept, check_accept_events
 from headwater.protocol.tables.changes import is_plain_change, parse_changes
 from headwater.protocol.tables.content_type import (
     TableType,
+    check_accept,
+    check_accept_events,
     check_changes_type,
     format_table_type,
     parse_answer_type,
+    parse_media,
+    parse_ranges,
     parse_table_type,
 )
 from headwater.protocol.tables.escaping import Escape, escape, is_escaped, unescape
 from headwater.protocol.tables.following import TableFollowing
-from headwater.protocol.tables.media import parse_media, parse_ranges
 from headwater.protocol.tables.notify import Notification, format_notification, parse_notification
-from headwater.protocol.tables.numbered import check_rows
 from headwater.protocol.tables.paths import parse_address, surl_path
 from headwater.protocol.tables.queries import parse_table_query
-from headwater.protocol.tables.row_reader import RowReader
-from headwater.protocol.tables.rows import Row, format_row, split_rows
+from headwater.protocol.tables.rows import Row, RowReader, check_rows, format_row, split_rows
 from headwater.protocol.tables.timestamps import parse_timestamp
 from tests.fuzz.inputs import Choices, Target
 

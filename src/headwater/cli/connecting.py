@@ -27,6 +27,7 @@ from headwater.protocol.tables.paths import TABLE_ROOT
 if TYPE_CHECKING:
     from headwater.client import Client, Report
 
+
 DEFAULT_URL = "http://127.0.0.1:4437"
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~]*?)[ \t]*")
 _AUTHORIZATION = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ +[!-~][ -~]*")
@@ -229,3 +230,7 @@ def connected(server: Server, name: str = "", on_error: Callable[[Report], None]
             raise typer.BadParameter(str(error), param_hint="--url") from None
         with client:
             yield client
+
+
+def is_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")

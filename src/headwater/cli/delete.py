@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from headwater.cli.connecting import AsJson, Server, complete_path, connected
+from headwater.cli.connecting import AsJson, Server, complete_path, connected, is_below
 from headwater.cli.failing import FAILED, WRONG_CALL, fail
 from headwater.cli.output import print_json, say
-from headwater.cli.prefixes import is_below
 from headwater.errors import HeadwaterError, NetworkError, StreamGoneError, StreamNotFoundError
 
 if TYPE_CHECKING:

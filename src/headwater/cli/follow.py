@@ -25,9 +25,9 @@ from headwater.cli.connecting import (
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.mirror_status import MirrorStatus
 from headwater.cli.output import say, shown
+from headwater.cli.printing import print_rows
 from headwater.cli.table.names import complete_name
-from headwater.cli.table.printing import print_rows
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.paths import url_fault
 
 if TYPE_CHECKING:
     from headwater.client import TableReader

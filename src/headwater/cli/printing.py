@@ -1,4 +1,4 @@
-"""Prints the batches of a stream on standard output, as unchanged bytes or as lines of JSON."""
+"""Prints the batches of a stream, or the rows of a table, on standard output, unchanged or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from headwater.log.content import ContentKind
 
 if TYPE_CHECKING:
     from headwater.client import Batch
+from collections.abc import Iterable
+
+from headwater.protocol.tables.content_type import TableType
+from headwater.protocol.tables.escaping import Escape
+from headwater.protocol.tables.rows import Row, escaped, format_row
 
 
 @contextlib.contextmanager
@@ -51,3 +56,11 @@ def _record(batch: Batch[bytes], kind: ContentKind) -> dict[str, Any]:
     except UnicodeDecodeError:
         record["base64"] = base64.b64encode(data).decode()
     return record
+
+
+def print_rows(rows: Iterable[Row], table_type: TableType | None, *, as_json: bool) -> None:
+    if as_json:
+        write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    else:
+        escaping = Escape.NONE if table_type is None else table_type.escape
+        write(b"".join(format_row(escaped(row, escaping)) for row in rows))

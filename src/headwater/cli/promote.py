@@ -18,7 +18,7 @@ from headwater.store.embedded.backup.failures import BackupError, TargetError
 from headwater.store.embedded.backup.restoring import shown_ms
 from headwater.store.embedded.backup.standby import PASSING, Standby, open_promotion, remove_leftovers, source_of
 from headwater.store.embedded.backup.targets import BackupTarget, check_claimed, open_target
-from headwater.store.embedded.ownership import hand_over
+from headwater.store.embedded.layout import hand_over
 
 
 def command(

@@ -17,7 +17,7 @@ from headwater.cli.output import meter, say
 from headwater.store.embedded.backup.restoring import restore, shown_ms
 from headwater.store.embedded.backup.standby import follow_target, open_standby
 from headwater.store.embedded.backup.targets import BackupTarget, open_target
-from headwater.store.embedded.ownership import hand_over
+from headwater.store.embedded.layout import hand_over
 
 
 def command(

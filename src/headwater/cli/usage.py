@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from headwater.cli.connecting import AsJson, Server, complete_path, connected
+from headwater.cli.connecting import AsJson, Server, complete_path, connected, is_below
 from headwater.cli.output import print_json, print_list, say
-from headwater.cli.prefixes import is_below
 from headwater.errors import ProtocolError
 
 COLUMNS = ["prefix", "token", "streams", "bytes", "live_readers", "quota"]

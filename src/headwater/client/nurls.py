@@ -13,8 +13,7 @@ from headwater.client.session import Session, exchange, with_query
 from headwater.errors import StreamNotFoundError
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.tables.notify import FORM_TYPE, Notification, format_notification
-from headwater.protocol.tables.paths import NOTIFY
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.paths import NOTIFY, url_fault
 
 ROWS = "rows"  # the event type of NURLs that are notified of new rows
 

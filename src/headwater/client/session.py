@@ -28,8 +28,7 @@ from headwater.errors import (
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.inflating import ACCEPTED
 from headwater.protocol.streams.paths import STREAM_ROOT, check_path, quote_path
-from headwater.protocol.tables.paths import TABLE_ROOT, check_name
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.paths import TABLE_ROOT, check_name, url_fault
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

@@ -23,7 +23,7 @@ from headwater.errors import HostNotAllowedError, OriginNotAllowedError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, HOSTS_KNOWN_MAX
 from headwater.protocol.streams import headers
 from headwater.protocol.tables import headers as table_headers
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.paths import url_fault
 from headwater.server.forwarding import TrustedProxies
 from headwater.server.http import Headers, Request
 

@@ -1,8 +1,8 @@
-"""Parses headers that name a stream or table by its URL path."""
+"""Parses what several handlers share: query parameters, and headers that name a stream or table by its URL path."""
 
 from __future__ import annotations
 
-from headwater.errors import InvalidHeaderError
+from headwater.errors import InvalidHeaderError, InvalidQueryError
 from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
 from headwater.protocol.tables.paths import TABLE_ROOT, log_path, parse_address
 
@@ -28,3 +28,19 @@ def _below(reference: str, mount: str, root: str, kind: str) -> str:
     if not name.startswith(root):
         raise InvalidHeaderError(f"expected the URL path of a {kind}, {mount}{root}…, got {reference[:80]!r}")
     return name[len(root) :]
+
+
+def parse_integer(query: dict[str, str], name: str, default: int, most: int) -> int:
+    given = query.get(name)
+    if given is None:
+        return default
+    if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or not 1 <= int(given) <= most:
+        raise InvalidQueryError(f"{name} must be from 1 to {most}, got {given[:80]!r}")
+    return int(given)
+
+
+def parse_flag(query: dict[str, str], name: str) -> bool:
+    given = query.get(name, "false")
+    if given not in ("true", "false"):
+        raise InvalidQueryError(f"{name} must be true or false, got {given[:80]!r}")
+    return given == "true"

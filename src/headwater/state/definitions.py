@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from headwater.client.codecs import encode_json
-from headwater.protocol.state.events import ChangeEvent, ChangeHeaders, change_headers
-from headwater.protocol.state.vocabulary import Operation
+from headwater.protocol.state.events import ChangeEvent, ChangeHeaders, Operation, change_headers
 from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of, unknown_fields
 
 if TYPE_CHECKING:

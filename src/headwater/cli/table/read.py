@@ -8,8 +8,8 @@ import typer
 
 from headwater.cli.connecting import AsJson, Server, connected
 from headwater.cli.failing import NOT_FOUND, WRONG_CALL, fail
+from headwater.cli.printing import print_rows
 from headwater.cli.table.names import Name
-from headwater.cli.table.printing import print_rows
 
 if TYPE_CHECKING:
     from headwater.client import Table

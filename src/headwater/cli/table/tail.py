@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.printing import print_rows
 from headwater.cli.table.names import Name
-from headwater.cli.table.printing import print_rows
 
 
 def command(

@@ -24,8 +24,7 @@ from msgspec import UNSET
 from headwater.limits import CHANGE_BYTES_MAX, JSON_STEP_BYTES, KEY_BYTES_MAX
 from headwater.log.json_boundaries import boundaries
 from headwater.protocol.state.batches import ConvertedBatch
-from headwater.protocol.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder
-from headwater.protocol.state.vocabulary import DELETE, RESET
+from headwater.protocol.state.events import DELETE, RESET, BadEvent, ChangeEvent, ControlEvent, EventDecoder
 from headwater.protocol.tables.escaping import Escape, escape
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")

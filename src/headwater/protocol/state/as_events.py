@@ -15,7 +15,7 @@ from itertools import islice
 import msgspec
 
 from headwater.protocol.state.batches import ConvertedBatch
-from headwater.protocol.state.vocabulary import DELETE, RESET, UPSERT
+from headwater.protocol.state.events import DELETE, RESET, UPSERT
 from headwater.protocol.tables.escaping import Escape, unescape
 
 RESET_EVENT = msgspec.json.encode({"headers": {"control": RESET}})

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, TypeAlias, TypeGuard, TypeVar, get_args, overload
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -28,7 +28,14 @@ from msgspec import UNSET, UnsetType
 from headwater.errors import InvalidEventError
 from headwater.log.json_boundaries import elements
 from headwater.log.json_framing import split_array
-from headwater.protocol.state.vocabulary import Control, Operation
+
+Operation: TypeAlias = Literal["insert", "update", "delete", "upsert"]
+Control: TypeAlias = Literal["snapshot-start", "snapshot-end", "up-to-date", "reset"]
+
+RESET: Control = "reset"
+UPSERT: Operation = "upsert"
+DELETE: Operation = "delete"
+
 
 T = TypeVar("T")
 

@@ -152,3 +152,14 @@ def _check_length(name: str, value: str) -> None:
 def format_instant(ms: int) -> str:
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+
+
+_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105
+_SYNTAX = re.compile(rf"{_TOKEN}/{_TOKEN}\s*(;.*)?", re.DOTALL)
+
+
+def check_content_type(value: str) -> str:
+    value = value.strip()
+    if len(value) > limits.HEADER_VALUE_BYTES_MAX or not _SYNTAX.fullmatch(value):
+        raise InvalidHeaderError(f"Content-Type must be type/subtype, got {value[:80]!r}")
+    return value

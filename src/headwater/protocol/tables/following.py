@@ -67,9 +67,8 @@ from headwater.errors import (
 from headwater.protocol.streams.headers import parse_closed
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
 from headwater.protocol.tables.headers import parse_gapless, parse_last_seqno
-from headwater.protocol.tables.row_reader import RowReader
 from headwater.protocol.tables.row_window import RowWindow, SkippedSeqNos
-from headwater.protocol.tables.rows import Row
+from headwater.protocol.tables.rows import Row, RowReader
 
 
 class TableFollowing:

@@ -15,8 +15,8 @@ import msgspec
 
 from headwater import limits
 from headwater.errors import BodyTooLargeError, InvalidNotifyError, UnsupportedMediaTypeError
-from headwater.protocol.tables.media import parse_media
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.content_type import parse_media
+from headwater.protocol.tables.paths import url_fault
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 SURL = "surl"

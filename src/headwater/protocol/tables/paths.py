@@ -1,4 +1,4 @@
-"""Table names, and the URLs of tables and their NURLs.
+"""Table names, and the URLs of tables and their NURLs: SURLs and NURLs of this server and of others.
 
 A name has the same syntax as the path of a stream: one or more segments. `/v1/table/{name}` is the SURL of a table and
 `/v1/table/{name}/notify` its NURL, so the last segment of a name cannot be `notify`.
@@ -6,8 +6,12 @@ A name has the same syntax as the path of a stream: one or more segments. `/v1/t
 
 from __future__ import annotations
 
+import re
+from urllib.parse import urlsplit
+
 import msgspec
 
+from headwater import limits
 from headwater.errors import InvalidPathError
 from headwater.protocol.streams.paths import parse_path, quote_path
 
@@ -75,3 +79,35 @@ def nurl_path(name: str) -> str:
 def nurl_reference(name: str) -> str:
     """The NURL of a table relative to its SURL. It stays valid if a proxy rewrites the SURL."""
     return f"./{quote_path(name.rpartition('/')[2])}/{NOTIFY}"
+
+
+_CHARACTERS = re.compile(r"(?:[A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")
+_AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+
+
+def url_fault(url: str) -> str | None:
+    """Describe why a URL is invalid; None if it is an absolute http or https URL that can be stored and shown."""
+    if len(url) > limits.URL_LENGTH_MAX:
+        return f"it is longer than {limits.URL_LENGTH_MAX} characters"
+    if not _CHARACTERS.fullmatch(url):
+        return "it contains a character that must be percent-encoded"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "its host is invalid"
+    if parts.scheme not in ("http", "https") or not url[len(parts.scheme) :].startswith("://"):
+        return "it does not begin with https:// or http://"
+    if "#" in url:
+        return "it has a fragment"
+    return _authority_fault(parts.netloc)
+
+
+def _authority_fault(authority: str) -> str | None:
+    if "@" in authority:
+        return "it contains a user name"
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        return "it has no valid host"
+    if match[1] is not None and not 0 < int(match[1]) <= 65_535:
+        return "its port is not from 1 to 65535"
+    return None

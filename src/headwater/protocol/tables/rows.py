@@ -1,17 +1,19 @@
 """Rows: `SeqNo TAB Timestamp TAB Action TAB PrimaryKey TAB Record LF`.
 
 Formatting a parsed row gives the same bytes, so that a mirror serves what it received. Therefore a SeqNo with leading
-zeros is refused, and the record is everything after the fourth tab, including further tabs.
+zeros is refused, and the record is everything after the fourth tab, including further tabs. The body of an append to a
+mirror is whole rows, with the SeqNos of the mirrored table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
 from headwater import limits
-from headwater.errors import InvalidRowError
+from headwater.errors import InvalidChangeError, InvalidRowError, TooManyMessagesError
 from headwater.log.row_framing import format_rows, last_seqno_of, seqno_of
 from headwater.protocol.tables.escaping import Escape, escape
 
@@ -98,3 +100,99 @@ def _fault(fields: list[str]) -> str:
 def split_rows(rows: bytes) -> list[bytes]:
     """The rows in stored bytes, each with its newline."""
     return [line + b"\n" for line in rows[:-1].split(b"\n")] if rows else []
+
+
+def check_rows(body: bytes, after: int, rows_max: int) -> int:
+    """Return the last SeqNo of a body, `after` if it is empty. The error for an invalid body has the line number.
+
+    The syntax of a row is the same as for followers.
+    """
+    count = body.count(b"\n")
+    if count > rows_max:
+        raise TooManyMessagesError(f"an append may have at most {rows_max} rows, this one has {count}")
+    if body and not body.endswith(b"\n"):
+        raise _change_error(count + 1, "the row does not end with a newline, so it may be incomplete; send it again")
+    last = after
+    try:
+        for number, row in enumerate(RowReader().feed(body), 1):
+            if row.seqno <= last:
+                raise _change_error(
+                    number, f"row {row.seqno} does not come after row {last}; send rows in order, each once"
+                )
+            last = row.seqno
+    except InvalidRowError as error:
+        raise InvalidChangeError(error.detail, line=error.line) from None
+    return last
+
+
+def _change_error(line: int, fault: str) -> InvalidChangeError:
+    return InvalidChangeError(f"line {line}: {fault}", line=line)
+
+
+class RowReader:
+    """Parses bytes to rows. Rows and errors do not depend on how the bytes are split into pieces.
+
+    At most one incomplete line is buffered, and it is refused as soon as it is too long. A reader cannot be used after
+    an error.
+
+    A `lenient` reader is for the responses of other servers: it also accepts what the reference parser of STP accepts,
+    which are empty lines, and a delete without the tab before its empty record. What is stored as it was received must
+    be read without it.
+    """
+
+    def __init__(self, row_bytes_max: int = limits.ROW_BYTES_MAX, *, lenient: bool = False) -> None:
+        self._row_bytes_max = row_bytes_max
+        self._lenient = lenient
+        self._held = bytearray()  # the incomplete line
+        self._lines = 0  # number of complete lines
+
+    def feed(self, piece: bytes) -> Iterator[Row]:
+        """The rows that this piece completes. Rows before an invalid line are returned before the error is raised."""
+        *lines, rest = piece.split(b"\n")
+        if lines and self._held:
+            lines[0] = bytes(self._held) + lines[0]
+            self._held.clear()
+        self._held += rest
+        return self._rows(lines)
+
+    @property
+    def is_within_row(self) -> bool:
+        """Whether the bytes so far end within a line."""
+        return bool(self._held)
+
+    def finish(self) -> None:
+        """Call at the end of the body. Raises an error if it ends within a line."""
+        if self._held:
+            start = bytes(self._held[:80]).decode(errors="replace")
+            raise _error(self._lines + 1, f"the response ends within a row that begins with {start!r}; read it again")
+
+    def _rows(self, lines: list[bytes]) -> Iterator[Row]:
+        for line in lines:
+            self._lines += 1
+            if line or not self._lenient:
+                yield self._row(line)
+        if len(self._held) > self._row_bytes_max:
+            raise _error(self._lines + 1, self._too_long())
+
+    def _row(self, line: bytes) -> Row:
+        if len(line) > self._row_bytes_max:
+            raise _error(self._lines, self._too_long())
+        try:
+            return parse_row(line.decode())
+        except UnicodeDecodeError as error:
+            raise _error(self._lines, f"byte {error.start} of the row is not UTF-8") from None
+        except InvalidRowError as error:
+            if self._lenient and _lacks_record(line):
+                return self._row(line + b"\t")
+            raise _error(self._lines, error.detail) from None
+
+    def _too_long(self) -> str:
+        return f"the row is longer than {self._row_bytes_max} bytes"
+
+
+def _lacks_record(line: bytes) -> bool:
+    return line.count(b"\t") == 3 and line.split(b"\t")[2] == DELETE.encode()
+
+
+def _error(line: int, detail: str) -> InvalidRowError:
+    return InvalidRowError(f"line {line}: {detail}", line=line)

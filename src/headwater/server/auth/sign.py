@@ -11,8 +11,7 @@ from headwater.server.auth.callers import ANONYMOUS
 from headwater.server.auth.scopes import Action
 from headwater.server.auth.signing import ACTIONS, PARAMETER
 from headwater.server.http import Request, Respond
-from headwater.server.queries import parse_integer
-from headwater.server.references import stream_path, table_path
+from headwater.server.references import parse_integer, stream_path, table_path
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response
 

@@ -21,8 +21,7 @@ from headwater.errors import (
     TooManyNurlsError,
 )
 from headwater.limits import NOTIFY_REASON_LENGTH_MAX, RETRY_AFTER_S, Limits
-from headwater.protocol.tables.paths import name_of
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.paths import name_of, url_fault
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.notify.delivery import DeliveryState, NurlDelivery
 from headwater.server.notify.nurl import NurlRecord, seen_again

@@ -19,7 +19,7 @@ from headwater.server.notify.sending import PostOutcome
 from headwater.server.observing.access_log import AccessLog
 from headwater.server.observing.metrics import Labels, Value
 from headwater.server.observing.observer import Observer
-from headwater.server.observing.readiness import unready
+from headwater.server.observing.probes import unready
 from headwater.server.observing.tracing import Tracer
 from headwater.server.observing.usage import usage_of
 from headwater.server.views.view import ViewState

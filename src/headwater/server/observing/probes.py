@@ -1,4 +1,4 @@
-"""Health checks, and the metrics for Prometheus."""
+"""Health checks: whether a server is ready for requests, or the reasons why not; and the metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,32 @@ from headwater.errors import NotReadyError
 from headwater.server import compression
 from headwater.server.http import Request, Response
 from headwater.server.observing.metrics import render
-from headwater.server.observing.readiness import unready
 
 if TYPE_CHECKING:
     from headwater.server.observing.gathering import Samples
     from headwater.server.service import Service
     from headwater.store.contract import StoreReport
+from headwater.engine.reporting import EngineReport
+
+if TYPE_CHECKING:
+    from headwater.server.service import Service
+
+
+def unready(service: Service, report: EngineReport) -> list[str]:
+    """The reasons why the server is not ready; empty if it is. They are public, so details are only in the log."""
+    reasons = []
+    if report.full is not None:
+        reasons.append("the disk is full")
+    elif report.refusing is not None:
+        reasons.append("no writes are accepted")
+    if report.store.fold_stuck:
+        reasons.append("the journal is not folded")
+    if service.fence is not None and service.fence.reason is not None:
+        reasons.append(service.fence.reason)
+    if service.memory is not None and service.memory.short:
+        reasons.append("memory is short")
+    return reasons
+
 
 HEALTH = frozenset({"/healthz", "/readyz"})  # never refused
 PROBES = HEALTH | {"/metrics"}  # served even if other reads are refused because of unread responses

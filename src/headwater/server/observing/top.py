@@ -12,7 +12,7 @@ from headwater.measures import Histogram
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables import paths as tables
 from headwater.server.http import Request, Response
-from headwater.server.queries import parse_integer
+from headwater.server.references import parse_integer
 from headwater.server.streams.replies import json_response
 
 if TYPE_CHECKING:

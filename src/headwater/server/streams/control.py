@@ -14,7 +14,7 @@ from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
-from headwater.server.queries import parse_flag, parse_integer
+from headwater.server.references import parse_flag, parse_integer
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response, offset_text
 

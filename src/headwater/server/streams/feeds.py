@@ -6,8 +6,8 @@ from headwater.engine.follower import StreamFollower
 from headwater.engine.messages import Ended, ReadReply, Reason, Slice
 from headwater.limits import FRAME_BYTES_MAX, SSE_LIFETIME_JITTER
 from headwater.protocol.streams import sse
-from headwater.protocol.streams.cursors import interval_at
 from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.streams.reads import interval_at
 from headwater.server.http import Frame
 from headwater.server.live_feeds import LargeFrames, LiveFeed
 from headwater.server.service import Service

@@ -7,10 +7,9 @@ import contextlib
 from headwater.engine.messages import Read, ReadReply, VisibleStream
 from headwater.log.content import ContentKind
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.cursors import next_cursor
 from headwater.protocol.streams.etags import etag
 from headwater.protocol.streams.offsets import parse_offset
-from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
+from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, next_cursor, parse_read, wrap
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
 from headwater.server.finite import choose_coding, not_modified

@@ -10,7 +10,7 @@ from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.conditions import check_unconditional, parse_stream_ends
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.content import check_content_type
+from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 from headwater.server.auth.scopes import Action

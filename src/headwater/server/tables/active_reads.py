@@ -5,7 +5,7 @@ from __future__ import annotations
 from headwater import limits as bounds
 from headwater.engine.messages import FindRow, VisibleStream
 from headwater.limits import BODY_PIECE_BYTES
-from headwater.protocol.tables.accept import check_accept
+from headwater.protocol.tables.content_type import check_accept
 from headwater.protocol.tables.escaping import Escape, escape
 from headwater.protocol.tables.queries import TableQuery
 from headwater.server import bodies, compression

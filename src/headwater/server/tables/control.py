@@ -9,7 +9,7 @@ from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import log_path, name_of
 from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
-from headwater.server.queries import parse_integer
+from headwater.server.references import parse_integer
 from headwater.server.service import Service
 from headwater.server.streams.replies import json_response
 from headwater.server.tables.replies import table_type

@@ -27,7 +27,7 @@ from headwater.log.row_framing import position_after
 from headwater.protocol.streams import headers
 from headwater.protocol.tables.content_type import check_changes_type
 from headwater.protocol.tables.headers import parse_after_seqno
-from headwater.protocol.tables.numbered import check_rows
+from headwater.protocol.tables.rows import check_rows
 from headwater.server.http import Request, Respond, Response
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED

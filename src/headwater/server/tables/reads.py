@@ -7,7 +7,7 @@ from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Sl
 from headwater.errors import StreamNotFoundError
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.etags import etag
-from headwater.protocol.tables.accept import EVENTS_TYPE, check_accept, check_accept_events
+from headwater.protocol.tables.content_type import EVENTS_TYPE, check_accept, check_accept_events
 from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, Pieces

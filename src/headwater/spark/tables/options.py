@@ -11,11 +11,9 @@ import msgspec
 from headwater import limits
 from headwater.errors import InvalidHeaderError, InvalidPathError, OptionError
 from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
-from headwater.protocol.tables.content_type import MEDIA_TYPE, parse_table_type
-from headwater.protocol.tables.media import quoted
-from headwater.protocol.tables.paths import TABLE_ROOT, check_name
+from headwater.protocol.tables.content_type import MEDIA_TYPE, parse_table_type, quoted
+from headwater.protocol.tables.paths import TABLE_ROOT, check_name, url_fault
 from headwater.protocol.tables.rows import is_seqno
-from headwater.protocol.tables.urls import url_fault
 from headwater.spark.connection import CONNECTION, ConnectionOptions, connection_options
 from headwater.spark.given import GivenOptions
 from headwater.spark.options import EARLIEST, LATEST, WRITING, WriteOptions, writing_to

@@ -19,8 +19,8 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of, same_type
 from headwater.log.offsets import BEGINNING, Offset
-from headwater.protocol.streams import cursors, etags, offsets, sse
-from headwater.protocol.streams.content import check_content_type
+from headwater.protocol.streams import etags, offsets, reads, sse
+from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
 
@@ -61,18 +61,18 @@ def test_invalid_offsets(token: str) -> None:
 
 def test_cursors_count_intervals_and_never_decrease() -> None:
     now_ms = (limits.CURSOR_EPOCH_S + 1000 * limits.CURSOR_INTERVAL_S) * 1000
-    assert cursors.interval_at(now_ms) == 1000
-    assert cursors.next_cursor(None, now_ms, 0.5) == 1000
-    assert cursors.next_cursor("999", now_ms, 0.5) == 1000
+    assert reads.interval_at(now_ms) == 1000
+    assert reads.next_cursor(None, now_ms, 0.5) == 1000
+    assert reads.next_cursor("999", now_ms, 0.5) == 1000
     for junk in ("", "x", "-5", "1.5"):
-        assert cursors.next_cursor(junk, now_ms, 0.5) == 1000
-    assert cursors.next_cursor("9" * 40, now_ms, 0.5) > int("9" * 40)
+        assert reads.next_cursor(junk, now_ms, 0.5) == 1000
+    assert reads.next_cursor("9" * 40, now_ms, 0.5) > int("9" * 40)
 
 
 @given(st.integers(1000, 10**9), st.floats(0, 1, exclude_max=True))
 def test_the_next_cursor_exceeds_the_echoed_one_by_a_bounded_jitter(echoed: int, entropy: float) -> None:
     now_ms = (limits.CURSOR_EPOCH_S + 1000 * limits.CURSOR_INTERVAL_S) * 1000
-    after = cursors.next_cursor(str(echoed), now_ms, entropy)
+    after = reads.next_cursor(str(echoed), now_ms, entropy)
     assert 1 <= after - echoed <= limits.CURSOR_JITTER_MAX_S // limits.CURSOR_INTERVAL_S
 
 

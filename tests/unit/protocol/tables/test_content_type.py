@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidHeaderError, NotAcceptableError, ProtocolError
-from headwater.protocol.tables.accept import check_accept, check_accept_events
 from headwater.protocol.tables.content_type import (
     TableType,
+    check_accept,
+    check_accept_events,
     check_changes_type,
     format_table_type,
     parse_answer_type,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater import limits
 from headwater.errors import BodyTooLargeError, InvalidNotifyError, UnsupportedMediaTypeError
 from headwater.protocol.tables.notify import Notification, check_form_type, format_notification, parse_notification
-from headwater.protocol.tables.urls import url_fault
+from headwater.protocol.tables.paths import url_fault
 
 STATE = b"surl=https://example.com/state&match=https://example.com/match_nurl"
 HANDSHAKE = b"manifest_nurl=https://example.com/manifest_nurl"

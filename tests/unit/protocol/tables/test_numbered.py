@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import InvalidChangeError, TooManyMessagesError
-from headwater.protocol.tables.numbered import check_rows
-from headwater.protocol.tables.rows import Row, format_row
+from headwater.protocol.tables.rows import Row, check_rows, format_row
 
 
 def body(seqnos: list[int]) -> bytes:

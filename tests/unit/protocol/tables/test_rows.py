@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headwater import limits
 from headwater.errors import InvalidRowError
-from headwater.protocol.tables.row_reader import RowReader
 from headwater.protocol.tables.rows import (
     Action,
     Row,
+    RowReader,
     format_row,
     format_rows,
     last_seqno_of,

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from headwater import limits
 from headwater.store.embedded import index, layout
-from headwater.store.embedded.backup.completeness import check_journal
 from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import (
     BackupError,
@@ -36,10 +35,9 @@ from headwater.store.embedded.backup.formats import (
     encode_part,
     seal,
 )
-from headwater.store.embedded.backup.holding import HeldJournal
+from headwater.store.embedded.backup.holding import HeldJournal, check_journal
 from headwater.store.embedded.backup.identity import begin_timeline, folder_for, identity_of, one_at_a_time
-from headwater.store.embedded.backup.merging import RecentParts
-from headwater.store.embedded.backup.retention import prune
+from headwater.store.embedded.backup.retention import RecentParts, prune
 from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, frozen, log_bytes
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.backup.targets import BackupTarget, claim

@@ -3,6 +3,9 @@
 After a fold the server removes a segment or overwrites it with the next one. It does not overwrite a segment with a
 second link (`JournalWriter.recycle`), so the link keeps it readable. The number of links is bounded, and they are
 removed if the disk becomes full. The backup then needs a new base; the server is not affected.
+
+A backup copies what it finds, so it also checks that the journal is complete, while a server may be writing to it.
+Otherwise a segment that was lost would look like a journal that ends earlier.
 """
 
 from __future__ import annotations
@@ -10,12 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from headwater import limits
+from headwater.store.embedded import layout
+from headwater.store.embedded.backup.failures import DamagedSourceError
 from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.journal import segment_name, segment_numbers
-from headwater.store.embedded.ownership import share
+from headwater.store.embedded.index import Meta
+from headwater.store.embedded.journal import CorruptJournalError, segment_name, segment_numbers
+from headwater.store.embedded.layout import share
+from headwater.store.embedded.newest import read_segments
 
 
 class HeldJournal:
@@ -101,3 +110,27 @@ class HeldJournal:
         with self._lock:
             self._released = max(self._released, number)
             self._let_go([held for held in self._numbers(self._held) if held <= number])
+
+
+def check_journal(directory: Path, meta: Callable[[], Meta]) -> None:
+    """Raise DamagedSourceError unless every segment that is not folded is there and valid.
+
+    A server may write, fold or remove segments in the meantime, and then they look damaged. It removes a segment only
+    after the index records its fold. So the damage is real if it is found twice while the index has not changed.
+    """
+    disk = RealDisk(directory / layout.JOURNAL_DIR)
+    found: tuple[Meta, str] | None = None
+    while True:
+        folded = meta()
+        try:
+            for _ in read_segments(disk, folded.folded):
+                """Reading verifies them."""
+        except CorruptJournalError as error:
+            if found == (folded, str(error)):
+                raise DamagedSourceError(directory, error) from error
+            found = folded, str(error)
+        except FileNotFoundError:  # removed after its name was read
+            found = None
+        else:
+            return
+        time.sleep(limits.BACKUP_HOLD_S)

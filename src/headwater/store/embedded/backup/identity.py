@@ -17,7 +17,7 @@ import msgspec
 from headwater.store.embedded import locking
 from headwater.store.embedded.backup.failures import BackupError
 from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.ownership import share
+from headwater.store.embedded.layout import share
 
 FOLDER = "backup"
 _NAME = "identity.json"

@@ -33,7 +33,7 @@ from headwater.store.embedded.backup.failures import BackupError, DamagedBackupE
 from headwater.store.embedded.backup.formats import seal, unseal
 from headwater.store.embedded.backup.identity import FOLDER
 from headwater.store.embedded.backup.targets import BackupTarget, claim
-from headwater.store.embedded.ownership import share
+from headwater.store.embedded.layout import share
 
 LEASES = "leases/"
 _NAME = re.compile(r"leases/([0-9]{16})")

@@ -1,4 +1,5 @@
-"""Removing old data that no restore to a time after the cutoff needs.
+"""What a target keeps: small consecutive parts are merged, so that a year of backups is not millions of files, and old
+data that no restore to a time after the cutoff needs is removed.
 
 Data is old if it is before the cutoff by the wall clock, which `restore --at` uses, and by the engine's time. A wall
 clock that was ahead or behind for a while makes nothing old that is not.
@@ -6,8 +7,9 @@ clock that was ahead or behind for a while makes nothing old that is not.
 
 from __future__ import annotations
 
+from headwater import limits
 from headwater.store.embedded.backup.contents import Contents, read_base, read_contents, read_timelines
-from headwater.store.embedded.backup.formats import TIMELINES, BackupTimeline, BaseName, encode
+from headwater.store.embedded.backup.formats import TIMELINES, BackupTimeline, BaseName, Copied, PartName, encode
 from headwater.store.embedded.backup.targets import BackupTarget
 
 
@@ -57,3 +59,30 @@ def _last_before(target: BackupTarget, contents: Contents, cutoff_ms: int) -> Ba
         if base.taken_ms <= cutoff_ms and read_base(target, contents.timeline.id, base).written_ms <= cutoff_ms:
             return base
     return None
+
+
+class RecentParts:
+    """The last parts and their batches, at most as many bytes as one part may have."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[PartName, Copied]] = []
+        self._bytes = 0
+
+    def add(self, name: PartName, copied: Copied) -> tuple[list[PartName], Copied] | None:
+        """Add a part. Returns the parts to replace and their merged content, if there are enough."""
+        size = sum(len(batch.payload) for batch in copied.batches)
+        if self._parts and not self._continues(name, size):
+            self._parts, self._bytes = [], 0
+        self._parts.append((name, copied))
+        self._bytes += size
+        if len(self._parts) < limits.BACKUP_PARTS_MERGED:
+            return None
+        batches = [batch for _, some in self._parts for batch in some.batches]
+        merged = Copied(copied.segment, batches, self._parts[0][1].after)
+        names = [known for known, _ in self._parts]
+        self._parts, self._bytes = [], 0
+        return names, merged
+
+    def _continues(self, name: PartName, size: int) -> bool:
+        last_name, _ = self._parts[-1]
+        return name.first == last_name.last + 1 and self._bytes + size <= limits.BACKUP_PART_BYTES

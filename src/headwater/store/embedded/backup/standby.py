@@ -33,7 +33,7 @@ from headwater.store.embedded.backup.restoring import IndexEnd, finish, fold_par
 from headwater.store.embedded.backup.snapshot import Progress
 from headwater.store.embedded.backup.targets import BackupTarget, check_claimed
 from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.ownership import share
+from headwater.store.embedded.layout import share
 from headwater.store.embedded.timelines import now_us
 
 PASSING = (TargetError, MissingError, OSError, sqlite3.OperationalError)

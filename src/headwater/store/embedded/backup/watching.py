@@ -15,7 +15,7 @@ import msgspec
 from headwater import limits
 from headwater.store.contract import BackupReport
 from headwater.store.embedded.backup.identity import FOLDER
-from headwater.store.embedded.ownership import share
+from headwater.store.embedded.layout import share
 
 _NAME = "state.json"
 
