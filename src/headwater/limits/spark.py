@@ -63,3 +63,4 @@ PIPELINE_REPLAY_ATTEMPTS = 5  # of one append; before each, the target's content
 PIPELINE_REPLAY_PAUSE_S = 0.5  # before the second attempt
 PIPELINE_SKIPPED_VERSIONS = 10  # versions that publish could not publish, in its checkpoint
 PIPELINE_SHOWN_STREAMS = 5  # streams of an archive that an error names if none matches
+JOB_ERROR_LENGTH_MAX = 500  # characters of the error of a job in one line

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from headwater import errors
+from headwater import errors, limits
 from headwater.cli.failing import INTERRUPTED, described, fail
 
 DONE = 0
@@ -16,7 +16,6 @@ RETRY = 1
 WRONG_OPTIONS = 2
 NEEDS_A_PERSON = 3
 
-_CHARACTERS_MAX = 500
 _CALLING = "An error occurred while calling"  # begins every Py4JJavaError
 
 
@@ -74,10 +73,10 @@ def _brief(error: Exception) -> str:
 
     text = str(error)
     if (raised := raised_in_worker(text)) is not None:
-        return f"a task of Spark failed: {raised[:_CHARACTERS_MAX]}"
+        return f"a task of Spark failed: {raised[: limits.JOB_ERROR_LENGTH_MAX]}"
     lines = [line.strip(" :") for line in text.splitlines() if line.strip(" :")]
     if lines and lines[0].startswith(_CALLING):
         lines = lines[1:] or lines
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     lines = causes[-1:] or lines
-    return f"{type(error).__name__}: {lines[0][:_CHARACTERS_MAX]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0][: limits.JOB_ERROR_LENGTH_MAX]}" if lines else type(error).__name__
