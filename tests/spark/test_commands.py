@@ -119,3 +119,79 @@ def test_jobs_that_are_killed_and_stopped_lose_and_repeat_nothing(
             copy = client.stream(f"copy/{stream.path}")
             assert copy.read(type=bytes).all() == stream.read(type=bytes).all()
             assert copy.head().closed == stream.head().closed
+
+
+CHAIN = """
+url = "{url}"
+master = "local[2]"
+
+[jobs.copy]
+job = "archive"
+streams = "chain/out"
+table = "lake/copy"
+
+[jobs.out]
+job = "publish"
+table = "lake/state"
+keys = "key"
+type = "order"
+to = "chain/out"
+
+[jobs.state]
+job = "materialize"
+streams = "chain/in"
+type = "order"
+schema = "n INT"
+table = "lake/state"
+"""
+
+
+@pytest.mark.slow
+def test_one_run_brings_a_chain_up_to_date_and_says_only_what_it_does(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "pipeline.toml"
+    file.write_text(CHAIN.format(url=server.url))
+    events = [{"type": "order", "key": key, "value": {"n": 1.0}, "headers": {"operation": "insert"}} for key in "ab"]
+    with Client(server.url) as client:
+        client.stream("chain/in").create(messages=events)
+        with Command("run", str(file), "--once") as command:
+            code, _, err = command.end(240)
+        assert code == 0, err
+        values = [event["value"]["n"] for event in client.stream("chain/out").read().all()]
+    assert values == [1, 1]
+    assert _rows("lake/copy") == 2
+    said = [line for line in err.splitlines() if not re.match(r" *[\d.]+ s  ", line)]
+    assert said == [
+        "headwater: starting Spark (local[2]), which takes some seconds",
+        "headwater: starting state",
+        "headwater: starting out after state",
+        "headwater: starting copy after out",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--conf", "spark.executor.memory=abc"], "Spark did not start with spark.executor.memory: "),
+        (["--conf", "spark.driver.memory=abc"], "Spark did not start with spark.driver.memory: Invalid "),
+        (["--checkpoint", "s3://bucket/c"], "Spark has no file system for the checkpoint s3://bucket/c: "),
+        (["--streams", "wrong/nothing"], "no stream at wrong/nothing"),
+    ],
+)
+def test_what_only_spark_can_tell_is_one_line_and_nothing_is_created(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Client(server.url) as client:
+        client.stream("wrong/in").create()
+    flags = ["--url", server.url, "--streams", "wrong/in", "--table", "lake/a", "--once", "--master", "local[1]"]
+    with Command("archive", *flags, *arguments) as command:
+        code, _, err = command.end(240)
+    *steps, told = err.splitlines()
+    assert message in told
+    assert code == (3 if "no stream" in message else 2)
+    assert all(step.startswith("headwater: starting ") for step in steps), err
+    assert not list(tmp_path.iterdir())
