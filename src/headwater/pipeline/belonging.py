@@ -19,6 +19,7 @@ from headwater.pipeline.lake import Lake, TableBatch
 from headwater.pipeline.locations import local_path
 
 _BESIDE = "headwater.beside"  # the property of a table with the ids of the tables beside it
+_PREPARING = ("CREATE TABLE", "ADD COLUMN")  # the operations before the first batch
 
 
 class TableGroup:
@@ -46,8 +47,9 @@ class TableGroup:
             self._check_batches(table, job)
 
     def _check_unused(self) -> None:
+        """Refuse tables beside it that a batch has changed. A job that was killed as it started leaves unused ones."""
         for lake in self._beside.values():
-            if lake.exists() and lake.open().version() > 0:
+            if lake.exists() and not _is_unused(lake.open()):
                 raise self._refusal(f"{lake.uri} belongs to {self._table.uri}, which does not exist")
 
     def _check_beside(self, table: DeltaTable) -> None:
@@ -92,3 +94,9 @@ class TableGroup:
     def _refusal(self, what: str) -> CheckpointMismatchError:
         every = ", ".join([self._table.uri, *(lake.uri for lake in self._beside.values()), self._checkpoint])
         return CheckpointMismatchError(f"{what}. Restore what is missing, or delete {every} to start over")
+
+
+def _is_unused(table: DeltaTable) -> bool:
+    """Whether a table was only created and given columns, as far as its log tells: it must have its beginning."""
+    commits = table.history()
+    return len(commits) > table.version() and all(commit.get("operation") in _PREPARING for commit in commits)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import Field
+from deltalake.schema import PrimitiveType
 
 from headwater.errors import CheckpointMismatchError
 from headwater.pipeline.belonging import TableGroup
@@ -74,6 +76,22 @@ def test_a_table_that_was_deleted(scene: Scene) -> None:
     shutil.rmtree(scene.checkpoint)
     scene.group.check()  # the table beside it is still empty
     scene.beside.commit(scene.beside.open(), [], batch=TableBatch(JOB, 0, 1))
+    scene.refused(r"t.streams belongs to .*t, which does not exist")
+
+
+def test_a_table_beside_it_that_grew_before_the_table_existed(tmp_path: Path) -> None:
+    """The job was killed as it started, and again after it added a column, before it created the table."""
+    scene = Scene(tmp_path)
+    table = scene.beside.create(SCHEMA)
+    table.alter.add_columns([Field("b", PrimitiveType("long"))])
+    assert table.version() == 1
+    scene.group.check()
+    for number in range(12):
+        table = scene.beside.open()
+        table.alter.add_columns([Field(f"c{number}", PrimitiveType("long"))])
+    table.create_checkpoint()
+    scene.group.check()
+    (tmp_path / "t.streams" / "_delta_log" / f"{0:020}.json").unlink()  # the log does not have all of it any more
     scene.refused(r"t.streams belongs to .*t, which does not exist")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from headwater.pipeline.materialize.buckets import BucketWork, Done
 from headwater.pipeline.materialize.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materialize.settings import MaterializeSettings
 from headwater.pipeline.materialize.tables import Tables, prepare, tables_at
+from headwater.pipeline.upkeep import TableUpkeep
 from tests.quick import quick
 from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
 
@@ -288,6 +290,33 @@ def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path, monk
     Applier(tables, layout).check(TableBatch("job", 0, made_of=1))
     with pytest.raises(BatchReusedError, match="quarantine"):
         Applier(tables, layout).check(TableBatch("job", 0, made_of=2))
+
+
+@pytest.mark.parametrize("path", quick(1, ["both", "merge", "buckets"]))
+@pytest.mark.parametrize("is_history", [False, True], ids=["scd1", "scd2"])
+def test_the_changes_in_a_change_data_feed_add_up_to_the_table(tmp_path: Path, path: str, is_history: bool) -> None:
+    """Also where a bucket is rewritten: without change files, readers see its rows deleted and inserted again."""
+    chance, tables = random.Random(path), tables_at(str(tmp_path / "t"))
+    layout = Layout(GROWN, is_history=is_history)
+    prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
+    tables.rows.open().alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    applier = Applier(tables, layout)
+    for number, rows in enumerate(History(chance).batches):
+        events, batch = prepared(rows), TableBatch("job", number, made_of=number)
+        if path == "merge" or (path == "both" and chance.random() < 0.5):
+            applier.apply_here(events, batch)
+        else:
+            applier.apply_buckets(in_buckets(events), batch)
+        TableUpkeep(2, 1).after(number, [tables.rows])
+    table = tables.rows.open()
+    names, feed = table.to_pyarrow_table().column_names, pa.table(table.load_cdf(starting_version=1).read_all())
+    sums: Counter[str] = Counter()
+    for kind, row in zip(feed.column("_change_type").to_pylist(), feed.select(names).to_pylist(), strict=True):
+        sums[str(row)] += 1 if kind in ("insert", "update_postimage") else -1
+    assert table.count()
+    assert {row: count for row, count in sums.items() if count} == Counter(
+        map(str, table.to_pyarrow_table().to_pylist())
+    )
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets"])

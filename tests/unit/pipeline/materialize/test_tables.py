@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -30,3 +31,16 @@ def test_an_existing_table_keeps_its_number_of_buckets(tmp_path: Path) -> None:
     assert prepare(tables, created, layout) == created
     again = prepare(tables, MaterializeSettings(buckets=8, path="buckets"), layout)
     assert again == msgspec.structs.replace(created, path="buckets")
+
+
+def test_a_job_that_was_killed_twice_before_its_table_existed(tmp_path: Path) -> None:
+    """The second time its schema had more fields, which the table of kept events has since."""
+    tables = tables_at(str(tmp_path / "t"))
+    layout = Layout(pa.schema([("key", pa.string()), ("value", pa.string())]), sequence=pa.int64(), is_history=True)
+    grown = msgspec.structs.replace(layout, payload=layout.payload.append(pa.field("extra", pa.int64())))
+    settings = MaterializeSettings(buckets=8, scd=2)
+    for one in (layout, grown):
+        prepare(tables, settings, one)
+        shutil.rmtree(tables.rows.uri)  # as if it had not been created
+    assert tables.remembered.open().version() == 1
+    assert prepare(tables, settings, grown) == settings
