@@ -39,3 +39,10 @@ class _Kept(MemoryStore):
 
     async def close(self) -> None:
         """The next server continues with it."""
+
+
+class LastingStore(MemoryStore):
+    """The store of several engines, one after the other."""
+
+    async def close(self) -> None:
+        """Keep everything."""

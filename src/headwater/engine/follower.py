@@ -49,6 +49,7 @@ from weakref import WeakValueDictionary
 from headwater.engine.messages import Ended, ReadMore, ReadReply, Reason, Slice, VisibleStream
 from headwater.errors import HeadwaterError, InternalError, StreamGoneError, StreamNotFoundError
 from headwater.limits import POSITION_MAX, SLICE_KEPT_BYTES_MAX, SLICES_KEPT
+from headwater.log.offsets import Offset
 from headwater.transitions import ImpossibleTransitionError, Transitions, next_state
 
 log = logging.getLogger("headwater.engine")
@@ -134,6 +135,7 @@ class StreamFollower:
         "_consumer",
         "_engine",
         "_extent",
+        "_offset",
         "_reading",
         "_tail",
         "_take",
@@ -166,6 +168,7 @@ class StreamFollower:
         self._bytes_max = bytes_max
         self._until = POSITION_MAX if until is None else until
         self._extent = extent
+        self._offset: Offset | None = None  # of the end of the last slice that was taken
         self._tail = position  # the last one that a read or a missed update named; `position` may be beyond it
         self._closed = False  # and the consumer was not told yet
         self._reading: asyncio.Task[None] | None = None
@@ -174,6 +177,12 @@ class StreamFollower:
     @property
     def tail(self) -> int:
         return max(self._tail, self.position)
+
+    @property
+    def offset(self) -> Offset:
+        """The offset of the position. A slice has the newest one: an append after a restore begins a timeline."""
+        offset = self._offset
+        return self.stream.offset(self.position) if offset is None or offset.position != self.position else offset
 
     # From the consumer
 
@@ -233,7 +242,7 @@ class StreamFollower:
     def deliver(self, piece: Slice) -> None:
         if self.state is LIVE and piece.start == self.position and piece.next < self._until:
             if self._take(piece):
-                self.position = piece.next
+                self.position, self._offset = piece.next, piece.offset
                 if piece.closed:
                     self._take_closing()
             elif self.state is LIVE:
@@ -340,7 +349,7 @@ class StreamFollower:
         if not taken:
             self._move(REFUSED)
             return
-        self.position = piece.next
+        self.position, self._offset = piece.next, piece.offset
         if piece.closed:
             self._take_closing()
         if self.state is not ENDED:

@@ -19,6 +19,9 @@ ENCODERS_MAX = 64  # streamed responses compressed at the same time; further one
 JOINED_PIECE_BYTES = 16 * 1024  # smaller pieces of received bodies are joined, because each takes memory of its own
 BODY_PIECE_BYTES = 128 * 1024  # a large body is written in pieces of this size
 SSE_PIECE_BYTES = 48 * 1024  # stream data encoded in one step; a multiple of 3, for base64
+FRAMES_SHARED_MAX = (
+    256  # of a slice, for readers with different cursors, which clients can choose; a random one is among 180
+)
 FRAMES_KEPT = 2  # encoded frames of a large slice, kept for other readers of it
 TURNS_S = 0.005  # time spent on writing large responses in one turn of the loop
 SSE_LIFETIME_JITTER = 0.5  # the part of the lifetime of a feed that is random

@@ -7,7 +7,7 @@ import itertools
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read, ReadMore, ReadReply
-from headwater.limits import Limits
+from headwater.limits import FRAMES_SHARED_MAX, Limits
 from headwater.log.commands import Append, Create
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.paths import log_path
@@ -145,6 +145,23 @@ def test_a_feed_writes_keep_alives_until_its_lifetime_ends() -> None:
                     ended_s = now_s
                     break
             assert (spoken_s, ended_s) == ([second for second in (2.0, 4.0, 6.0, 8.0) if second < end_s], end_s)
+        await engine.stop()
+
+    virtual_time.run(main())
+
+
+def test_cursors_that_clients_choose_do_not_fill_a_slice_that_is_kept() -> None:
+    async def main() -> None:
+        engine = Engine(MemoryStore(), Limits())
+        await engine.start()
+        await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain", body=b"one"))
+        service, reply = Service(engine, Limits()), await engine.read(Read("a"))
+        for cursor in range(10**12, 10**12 + 2 * FRAMES_SHARED_MAX):
+            feed, sink = EventFeed(service, reply, cursor), Sink()
+            feed.open(sink, 0.0)
+            assert b'"streamCursor":"%d"' % cursor in sink.written
+            feed.cancel()
+        assert len(engine.slices.of(reply).encoded) <= FRAMES_SHARED_MAX
         await engine.stop()
 
     virtual_time.run(main())

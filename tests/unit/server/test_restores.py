@@ -106,3 +106,16 @@ def test_conditions_of_lost_data_never_match(restored: tuple[Lost, httpx.Client]
         assert client.get(TABLE, params=view, headers={"if-none-match": tag}).status_code == 200, view
     for tag in (lost.table_head, lost.table_tags["timeout=0"]):
         assert client.post(TABLE, headers={**ROWS, "if-match": tag}, content=b"+\tc\t1\n").status_code == 412
+
+
+def test_the_event_of_a_deletion_has_an_offset_of_the_current_timeline() -> None:
+    """Also if the first append of the timeline came while the reader was connected."""
+    lost = Lost()
+    with lost.connected() as client, client.stream("GET", STREAM, params={"offset": lost.kept, "live": "sse"}) as feed:
+        lines = feed.iter_lines()
+        assert next(line for line in lines if lost.kept in line)
+        client.post(STREAM, headers=TEXT, content=b"new!")
+        tail = client.head(STREAM).headers["stream-next-offset"]
+        assert tail != lost.tail
+        client.delete(STREAM).raise_for_status()
+        assert [offset for line in lines for offset in (lost.tail, tail) if offset in line][-1] == tail

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from headwater.engine.follower import StreamFollower
 from headwater.engine.messages import Ended, ReadReply, Reason, Slice
-from headwater.limits import FRAME_BYTES_MAX, SSE_LIFETIME_JITTER
+from headwater.limits import FRAME_BYTES_MAX, FRAMES_SHARED_MAX, SSE_LIFETIME_JITTER
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.streams.reads import interval_at
 from headwater.server.http import Frame
 from headwater.server.live_feeds import LargeFrames, LiveFeed
 from headwater.server.service import Service
-from headwater.server.streams.replies import offset_text
 
 _KEEP_ALIVE = Frame(sse.KEEP_ALIVE)
 
@@ -75,8 +74,7 @@ class EventFeed(LiveFeed):
 
     def _end(self, reason: Reason) -> None:
         if reason is Ended.DELETED and self._sink is not None:
-            follower = self._follower
-            self._sink.write(Frame(sse.deletion_frame(offset_text(follower.stream, follower.position))))
+            self._sink.write(Frame(sse.deletion_frame(format_offset(self._follower.offset))))
         self.finish()
 
 
@@ -89,13 +87,15 @@ def _large(piece: Slice) -> LargeFrames:
 
 
 def _joined(piece: Slice, cursor: int) -> Frame:
-    """Data and control event in one frame. Most cursors are lower than the current one, and share a frame."""
+    """Data and control event in one frame. Most cursors are lower than the current one, and share a frame. Clients can
+    choose others, and slices are kept, so not every frame is."""
     moved = max(cursor, interval_at(piece.now_ms))
     frame: Frame | None = piece.encoded.get(moved)
     if frame is None:
         event = sse.data_frame(piece.kind, piece.data, format_offset(piece.offset)) if piece.data else b""
-        frame = piece.encoded[moved] = Frame(event + _control(piece, moved, at_tail=piece.at_tail))
-    piece.encoded[cursor] = frame
+        frame = Frame(event + _control(piece, moved, at_tail=piece.at_tail))
+    if len(piece.encoded) < FRAMES_SHARED_MAX:
+        piece.encoded[moved] = piece.encoded[cursor] = frame
     return frame
 
 

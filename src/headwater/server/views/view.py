@@ -28,6 +28,7 @@ from headwater.engine.follower import Pulled
 from headwater.engine.messages import Ended, Slice, VisibleStream
 from headwater.errors import HeadwaterError, StoppingError, StreamGoneError, StreamNotFoundError
 from headwater.log.commands import Append, FramedBody, WriteDocument, WriteDocuments
+from headwater.log.offsets import Offset
 from headwater.protocol.state.as_events import RESET_EVENT
 from headwater.protocol.state.batches import ConvertedBatch, Converter
 from headwater.protocol.streams.headers import format_instant
@@ -87,18 +88,17 @@ class View:
         self._recorded = document.progress  # in the document
         self._version = 0  # of the document
         self._content_type = ""  # of the target
-        self._source: VisibleStream | None = None
+        self._source_offset: Offset | None = None  # up to which the source is converted, while there is one
         self._pulled: Pulled | None = None  # the source, since it was first followed
         self._state = ViewState.WAITING
         self._since_ms = engine.now_ms()
         self._last_error: str | None = None
 
     def status(self) -> ViewStatus:
-        definition, progress, source, pulled = self.definition, self._progress, self._source, self._pulled
+        definition, progress, offset, pulled = self.definition, self._progress, self._source_offset, self._pulled
         position = None
-        if source is not None:
-            at = source.offset(progress.position)
-            position = format_offset(at) if definition.is_table else str(progress.last_seqno)
+        if offset is not None:
+            position = format_offset(offset) if definition.is_table else str(progress.last_seqno)
         return ViewStatus(
             view=shown(definition.target),
             name=name_of(definition.target) if definition.is_table else definition.target,
@@ -108,7 +108,7 @@ class View:
             record=None if definition.record is None else definition.record.value,
             state=self._state,
             position=position,
-            lag_bytes=None if source is None or pulled is None else max(0, pulled.follower.tail - progress.position),
+            lag_bytes=None if offset is None or pulled is None else max(0, pulled.follower.tail - progress.position),
             skipped=progress.skipped,
             last_skipped=progress.reason,
             last_error=self._last_error,
@@ -166,7 +166,7 @@ class View:
             self._engine, "view", source, self._progress.position, bytes_max=limits.VIEW_READ_BYTES
         )
         pulled.follower.open()
-        self._source = pulled.follower.stream
+        self._source_offset = pulled.follower.offset
         self._note(ViewState.FOLLOWING)
         try:
             while await self._step(pulled, converter):
@@ -189,7 +189,7 @@ class View:
 
     async def _find_source(self) -> VisibleStream:
         path = self.definition.source
-        self._source = None
+        self._source_offset = None
         try:
             source = await self._engine.info(path)
         except ABSENT:
@@ -233,6 +233,7 @@ class View:
             batch = next(batches) if inline else await asyncio.to_thread(next, batches)
             await self._take(batch, self._progress.after(batch, piece.next))
             last = batch.last
+        self._source_offset = piece.offset
         if inline:
             await asyncio.sleep(0)
 

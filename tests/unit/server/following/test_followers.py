@@ -22,6 +22,7 @@ from headwater.server.following.admitted import forgotten
 from headwater.server.following.follower import Follower, FollowerState, FollowerStatus
 from headwater.server.following.stopped import Stopped, resolved, write_stopped
 from headwater.store.memory import MemoryStore
+from tests.restores import LastingStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
 from tests.unit.client import test_tables as scripts
 from tests.unit.engine.test_engine import with_engine
@@ -54,13 +55,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(Follower, "_pause", noted)
     return begun
-
-
-class LastingStore(MemoryStore):
-    """The store of several engines, one after the other."""
-
-    async def close(self) -> None:
-        """Keep everything."""
 
 
 async def rows(engine: Engine) -> bytes:

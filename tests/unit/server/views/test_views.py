@@ -17,9 +17,12 @@ from headwater.errors import ConflictError, OverloadedError, ReadOnlyError, TooM
 from headwater.log.commands import Append, Command, Create, Delete, WriteDocument
 from headwater.log.content import ContentKind
 from headwater.protocol.state.as_events import RecordFormat
+from headwater.protocol.streams.offsets import format_offset
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
 from headwater.server.views.definition import PREFIX, Definition, ViewDocument, ViewProgress, decode, encode
+from headwater.store.memory import MemoryStore
+from tests.restores import LastingStore
 from tests.unit.engine.test_engine import with_engine
 from tests.waiting import wait_for_async, wait_until_async
 
@@ -59,7 +62,7 @@ async def progress(engine: Engine) -> ViewProgress:
     return decode(document.data).progress
 
 
-def with_views(body: Callable[[Engine, Views], Awaitable[None]]) -> None:
+def with_views(body: Callable[[Engine, Views], Awaitable[None]], store: MemoryStore | None = None) -> None:
     async def run(engine: Engine) -> None:
         views = Views(engine, ActiveViews())
         await views.start()
@@ -69,7 +72,7 @@ def with_views(body: Callable[[Engine, Views], Awaitable[None]]) -> None:
         finally:
             await views.stop()
 
-    with_engine(run)
+    with_engine(run, store)
 
 
 def test_an_append_that_fails_is_tried_again_and_never_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +170,26 @@ def test_a_position_is_recorded_though_nothing_was_for_the_view(monkeypatch: pyt
         await wait_until_async(is_recorded)
 
     with_views(body)
+
+
+def test_the_position_of_a_view_is_an_offset_of_the_current_timeline() -> None:
+    """Also if the first append after a restore came while the view followed its source."""
+    store = LastingStore()
+
+    async def created(engine: Engine, views: Views) -> None:
+        await views.create(table(engine), DEFINITION)
+
+    async def followed(engine: Engine, views: Views) -> None:
+        for _ in range(2):
+            await append(engine, event("k"))
+            source = await engine.info("s")
+            assert source.offset(source.tail).id == store.timeline
+            await wait_until_async(lambda: views.status()[0].lag_bytes == 0)
+            assert views.status()[0].position == format_offset(source.offset(source.tail))
+
+    with_views(created, store)
+    store.timeline = store.next_id + 10**9
+    with_views(followed, store)
 
 
 def test_a_position_within_a_record() -> None:
