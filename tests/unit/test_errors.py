@@ -41,7 +41,7 @@ def test_retryable_follows_from_the_status() -> None:
         ):  # 500, but a retry is wrong
             assert kind.retryable == kind().retryable == errors.is_retryable(kind.status), kind
     retryable = {kind for kind in tree(errors.ClientError) if kind.retryable}
-    assert retryable == {errors.NetworkError}
+    assert retryable == {errors.NetworkError, errors.SparkStartError}
     assert [status for status in range(400, 600) if not errors.is_retryable(status)][-2:] == [501, 505]
     assert [status for status in range(200, 500) if errors.is_retryable(status)] == [408, 425, 429]
 

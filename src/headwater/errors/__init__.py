@@ -98,6 +98,7 @@ HeadwaterError
     ├── IncompleteArchiveError           an archive lacks rows of a stream, or has two versions of them
     ├── CheckpointMismatchError          a checkpoint, a table and the tables beside it do not belong together
     ├── ReplayError                      the target of a replay has other content than the archive
+    ├── SparkStartError                  Spark did not start, for example because its master does not run; retryable
     ├── JobConflictError                 another run of the same job is active, or committed first
     └── DataLossError                    data that a query still had to read or publish was deleted
 """
