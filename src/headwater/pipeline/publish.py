@@ -36,6 +36,7 @@ from headwater.state.checkpoints import load, save
 log = logging.getLogger(__name__)
 
 STATE_FILE = "published.json"
+TARGET_FILE = "target.json"  # in the checkpoint of a query
 
 
 def publish(
@@ -334,14 +335,7 @@ class _Publishing:
         """Check that the target is the same one, because differences need the earlier versions. Its URL may change."""
         url = (state.settings or self._settings).url
         if state.sent_to is not None:
-            found = self._target.identity()
-            if found is None or found.is_other_than(state.sent_to):
-                again = "was deleted and created again, or is on another server"
-                told = f"{self._target.name}, the target, {'does not exist any more' if found is None else again}"
-                raise DataLossError(f"{told}; start with a new checkpoint, which publishes all rows again")
-            if state.sent_up_to is not None and (why := self._target.lacks(state.sent_up_to)) is not None:
-                told = f"{self._target.name}, the target, lacks rows that were published, after a restore of its server"
-                raise DataLossError(f"{told} ({why}); start with a new checkpoint, which publishes all rows again")
+            found = self._target.check_kept(state.sent_to, state.sent_up_to)
             if url != self._settings.url and not found.is_surely(state.sent_to):
                 raise OptionError(f"the checkpoint {self._file.parent} belongs to the server {url}; use another one")
         state.settings = self._settings
@@ -374,12 +368,44 @@ def _publish_rows(
     if is_url(checkpoint):
         check_file_system(rows.sparkSession, checkpoint)
     shape.needed(rows.columns)
-
-    def work(batch: DataFrame, number: int, job: str) -> None:
-        target.write(batch, job, number)
-
+    publishing = _PublishingRows(target, local_path(checkpoint))
+    publishing.check()
     changes = _changes_of(rows, shape, deletes)
-    return start_query(changes, work, name=name, checkpoint=checkpoint, once=once)
+    return start_query(changes, publishing.work, name=name, checkpoint=checkpoint, once=once)
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """The target of a query after its last batch."""
+
+    name: str
+    target: TargetIdentity
+    up_to: str | None  # its end; None if it is empty
+
+
+class _PublishingRows:
+    """Publishes the batches of a query. A checkpoint on a disk has the end of the target after the last batch."""
+
+    def __init__(self, target: PublishTarget, directory: Path | None) -> None:
+        self._target = target
+        self._file = None if directory is None else directory / TARGET_FILE
+
+    def check(self) -> None:
+        """Refuse a checkpoint of another target, which has the rows of earlier batches."""
+        sent = self._sent()
+        if self._file is not None and sent is not None and sent.name != self._target.name:
+            raise OptionError(f"the checkpoint {self._file.parent} belongs to {sent.name}; use another one")
+
+    def work(self, batch: DataFrame, number: int, job: str) -> None:
+        sent = self._sent()
+        if sent is not None:
+            self._target.check_kept(sent.target, sent.up_to)
+        self._target.write(batch, job, number)
+        if self._file is not None and (identity := self._target.identity()) is not None:
+            save(self._file, msgspec.json.encode(_Sent(self._target.name, identity, self._target.end())))
+
+    def _sent(self) -> _Sent | None:
+        saved = None if self._file is None else load(self._file)
+        return None if saved is None else msgspec.json.decode(saved, type=_Sent)
 
 
 def _changes_of(rows: DataFrame, shape: Shape, deletes: str | None) -> DataFrame:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.client import Client, StreamInfo, Table
 from headwater.errors import (
+    DataLossError,
     HeadwaterError,
     InvalidOffsetError,
     OffsetGoneError,
@@ -31,6 +32,7 @@ from headwater.spark.positions import incarnation
 from headwater.spark.tables.places import RowPlace, from_json, place_after, to_json
 
 T = TypeVar("T")
+_WAY_OUT = "start with a new checkpoint, which publishes all rows again"
 
 
 class TargetIdentity(msgspec.Struct, frozen=True):
@@ -126,6 +128,21 @@ class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
                 if error.retryable or isinstance(error, UnauthorizedError):
                     raise
             return None  # also if the server cannot tell
+
+    def check_kept(self, sent_to: TargetIdentity, end: str | None) -> TargetIdentity:
+        """Check that the target is the one that rows were sent to, and has its data up to an earlier end.
+
+        Later rows only change earlier ones, so a target that lacks some of them would be wrong. Returns its identity.
+        """
+        now = self.identity()
+        if now is None or now.is_other_than(sent_to):
+            again = "was deleted and created again, or is on another server"
+            told = f"{self.name}, the target, {'does not exist any more' if now is None else again}"
+            raise DataLossError(f"{told}; {_WAY_OUT}")
+        if end is not None and (why := self.lacks(end)) is not None:
+            told = f"{self.name}, the target, lacks rows that were published, after a restore of its server"
+            raise DataLossError(f"{told} ({why}); {_WAY_OUT}")
+        return now
 
     def _open(self) -> Client:
         return write_options(self._connection()).connection.open()

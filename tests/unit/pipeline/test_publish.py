@@ -19,6 +19,7 @@ from headwater.pipeline.publish import STATE_FILE, Shape, _Publishing, published
 from headwater.pipeline.targets import PublishTarget, TargetIdentity
 from tests.restores import Restorable
 from tests.servers import Server
+from tests.unit.pipeline.kills.stages import PublishedRows, PublishedRowsToTable
 
 
 class _NoSpark:
@@ -170,6 +171,67 @@ def test_a_target_that_lost_published_rows_in_a_restore_is_refused(tmp_path: Pat
             with pytest.raises(DataLossError, match="lacks rows that were published, after a restore"):
                 moments.run(target(server.url), rows=1)
             moments.change()
+
+
+LOSSES = {
+    "deleted": "does not exist any more; start with a new checkpoint",
+    "created again": "was deleted and created again",
+    "restored": "lacks rows that were published, after a restore",
+    "restored and grown": "lacks rows that were published, after a restore",
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", [PublishedRows, PublishedRowsToTable])
+def test_a_query_whose_target_lost_published_rows_ends(tmp_path: Path, kind: type[PublishedRows], loss: str) -> None:
+    servers = Restorable()
+    with servers.serve() as server, Client(server.url) as client:
+        scene = kind(tmp_path, server.url, client)
+        target = client.table(scene.target["to_table"]) if scene.to_table else client.stream(scene.target["to"])
+        target.create()
+        servers.save()
+        scene.begin(0)
+        with scene.patched():
+            scene.run(0)
+        assert len(scene.texts()) == 2
+        if loss in ("deleted", "created again"):
+            target.delete()
+        if loss == "created again":
+            target.create()
+    if loss.startswith("restored"):
+        servers.restore()
+    with servers.serve() as server, Client(server.url) as client:
+        scene.url, scene.client = server.url, client
+        if loss == "restored and grown":
+            _grow(scene)
+        has = None if loss == "deleted" else scene.texts()
+        for _ in range(2):
+            scene.begin(1)
+            with scene.patched(), pytest.raises(DataLossError, match=LOSSES[loss]):
+                scene.run(1)
+        assert has is None or scene.texts() == has
+
+
+def test_a_checkpoint_of_a_query_with_another_target_is_refused(server: Server, tmp_path: Path) -> None:
+    with Client(server.url) as client:
+        scene = PublishedRows(tmp_path, server.url, client)
+        scene.begin(0)
+        with scene.patched():
+            scene.run(0)
+            target = scene.target["to"]
+            scene.prefix = "others"
+            scene.begin(1)
+            with pytest.raises(OptionError, match=f"belongs to the stream {target}; use another one"):
+                scene.run(1)
+        assert [stream.path for stream in client.list("others")] == []
+
+
+def _grow(scene: PublishedRows) -> None:
+    for key in "pqrs":
+        if scene.to_table:
+            scene.client.table(scene.target["to_table"]).append([Put(key, "1")])
+        else:
+            scene.client.stream(scene.target["to"]).append({"key": key, "value": 1})
 
 
 def test_a_table_that_was_set_back_and_grew_again_is_refused(tmp_path: Path) -> None:

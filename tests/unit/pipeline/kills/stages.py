@@ -370,17 +370,30 @@ class PublishedRows(Published):
         publish(self.session, url=self.url, rows=rows, keys=["key"], checkpoint=place, once=True, **self.target).wait()
 
     def check(self) -> None:
-        events = self.stored(self.target["to"])
-        sent = [(event["key"], None if "value" not in event else str(event["value"])) for event in events]
+        sent = self.texts()
         assert [sorted(sent[:2], key=str), sorted(sent[2:], key=str)] == [
             sorted(rows, key=str) for rows in self.batches if rows
         ]
+
+    def texts(self) -> list[tuple[str, str | None]]:
+        """What the target has."""
+        if self.to_table:
+            rows = self.client.table(self.target["to_table"]).rows()
+            return [(row.key, row.record if row.action == "+" else None) for row in rows]
+        events = self.stored(self.target["to"])
+        return [(event["key"], None if "value" not in event else str(event["value"])) for event in events]
 
     @contextmanager
     def patched(self) -> Iterator[None]:
         with super().patched(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(publish_job, "_changes_of", lambda rows, *_: rows)
             yield
+
+
+class PublishedRowsToTable(PublishedRows):
+    """The same to a table of the server."""
+
+    to_table = True
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -531,6 +544,7 @@ SCENES_OF_STREAMS: dict[str, Make] = {
     "publish-unlisted": PublishedWithoutLists,
     "publish-refused": PublishedAfterRefusal,
     "publish-rows": PublishedRows,
+    "publish-rows-table": PublishedRowsToTable,
 }
 
 
