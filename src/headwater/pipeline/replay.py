@@ -44,13 +44,13 @@ from headwater.positions import Position
 from headwater.protocol.globs import glob
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.options import checked_path
-from headwater.spark.positions import byte_position, incarnation
+from headwater.spark.positions import INCARNATION_SQL, byte_position, incarnation
 
 log = logging.getLogger(__name__)
 
 _SORTED = ("stream", "order", "offset", "position")
 _NEEDED = ("stream", "offset", "position", "order", "content_type", "value", APPEND_END)
-_LIFE = "coalesce(try_cast(regexp_extract(offset, '^([0-9]+)_([0-9]+)$', 1) AS BIGINT), 0)"
+_LIFE = f"coalesce({INCARNATION_SQL}, 0)"
 
 
 def replay(

@@ -6,15 +6,15 @@ removes everything before it in its stream, and so does deleting and creating th
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.utils import is_remote
 
 from headwater.errors import SchemaError
+from headwater.spark.positions import BYTE_POSITION_SQL, INCARNATION_SQL
 
 _NEEDED = ("stream", "offset", "position", "order", "type", "key", "operation", "value", "control")
 _KEPT = ("value", "order", "offset", "position")
-_NUMBERED = "^([0-9]+)_([0-9]+)$"  # an offset of a server whose offsets count incarnations and bytes
 
 
 def current_state(events: DataFrame) -> DataFrame:
@@ -32,8 +32,8 @@ def newest_events(events: DataFrame) -> DataFrame:
         _check(events)
     placed = events.select(
         "*",
-        F.coalesce(_number_in_offset(1), F.lit(0)).alias("_life"),
-        _number_in_offset(2).alias("_begin"),
+        F.coalesce(F.expr(INCARNATION_SQL), F.lit(0)).alias("_life"),
+        F.expr(BYTE_POSITION_SQL).alias("_begin"),
         F.struct("order", "offset", "position").alias("_place"),
     )
     alive = (F.col("_ends").isNull() | (F.col("order") < F.col("_ends"))) & (
@@ -56,10 +56,6 @@ def _check(events: DataFrame) -> None:
         raise SchemaError(f"current_state needs all columns of stream-state; {', '.join(missing)} are missing")
     if events.isStreaming:
         raise SchemaError("current_state needs a batch DataFrame: store the events in a table, or use foreachBatch")
-
-
-def _number_in_offset(group: int) -> Column:
-    return F.expr(f"try_cast(regexp_extract(offset, '{_NUMBERED}', {group}) AS BIGINT)")
 
 
 def _lives(placed: DataFrame) -> DataFrame:

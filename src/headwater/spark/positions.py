@@ -12,7 +12,11 @@ import msgspec
 from headwater.errors import OptionError
 from headwater.positions import BEGINNING, NOW, Position
 
+# An offset of a server whose offsets count incarnations and bytes. The same in SQL, for the column `offset`.
 _NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
+_IN_SQL = f"try_cast(regexp_extract(offset, '^{_NUMBERED.pattern}$', %d) AS BIGINT)"
+INCARNATION_SQL = _IN_SQL % 1
+BYTE_POSITION_SQL = _IN_SQL % 2
 
 
 class StreamPlace(Position, frozen=True):

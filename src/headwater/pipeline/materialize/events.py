@@ -26,6 +26,7 @@ from headwater.errors import OptionError, SchemaError
 from headwater.pipeline.materialize.layout import BUCKET, OTHER, RESET, Layout
 from headwater.pipeline.materialize.settings import MaterializeSettings, column_of
 from headwater.spark.columns import BAD_COLUMNS, STATE_COLUMNS, ddl
+from headwater.spark.positions import BYTE_POSITION_SQL, INCARNATION_SQL
 from headwater.spark.values import ValueDecoder
 
 _BATCH_BITS = 32  # if offsets do not count bytes, the order is the batch number, then the position in these bits
@@ -149,8 +150,7 @@ class EventColumns:
 
     def _placed(self, events: DataFrame, batch: int) -> list[Column]:
         """The order of an event. If offsets do not count bytes, a batch has one range of each stream."""
-        begin = F.expr("try_cast(substring_index(offset, '_', -1) AS BIGINT)")
-        life = F.expr("try_cast(substring_index(offset, '_', 1) AS BIGINT)")
+        begin, life = F.expr(BYTE_POSITION_SQL), F.expr(INCARNATION_SQL)
         counted = F.lit(batch << _BATCH_BITS) + F.col("position")
         given = [
             _null(name, "STRING").alias(name) if name not in events.columns else F.col(name)
