@@ -133,6 +133,8 @@ class App:
 
     async def stop(self) -> None:
         """Close live reads, make accepted writes durable, and close the store. For apps without lifespan events."""
+        if self._starting is not None and not self._starting.done():
+            await asyncio.wait((self._starting,))
         opened, self._opened, self._dispatcher, self._starting = self._opened, None, None, None
         if opened is not None:
             await opened.close()

@@ -131,7 +131,12 @@ async def open_service(
         keys = open_outbound(development=options.development, limits=limits)
         auth = open_authority(options.auth, keys, watcher)
         auth.token_changed = observer.token_changed
-    opened = _over(options, await asyncio.to_thread(open_store), watcher, auth)
+    store = await asyncio.to_thread(open_store)
+    try:
+        opened = _over(options, store, watcher, auth)
+    except BaseException:
+        await store.close()
+        raise
     try:
         await opened.start()
     except BaseException:

@@ -64,3 +64,36 @@ def test_a_start_that_fails_leaves_nothing_open(
         assert opened == set()
 
     asyncio.run(body())
+
+
+def test_a_missing_certificate_file_leaves_the_store_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits()
+    app = App(lambda: open_store(tmp_path / "data", limits), limits)
+
+    async def body() -> None:
+        with monkeypatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+            with pytest.raises(FileNotFoundError):
+                await app.start()
+        await app.start()  # the store is not locked
+        await app.stop()
+
+    asyncio.run(body())
+
+
+def test_a_stop_waits_for_a_start_that_is_under_way(tmp_path: Path) -> None:
+    limits = Limits()
+
+    def make_app() -> App:
+        return App(lambda: open_store(tmp_path / "data", limits), limits)
+
+    async def body() -> None:
+        first, second = make_app(), make_app()
+        starting = asyncio.create_task(first.start())
+        await asyncio.sleep(0)  # the start has begun
+        await first.stop()
+        await starting
+        await second.start()  # the store is not locked
+        await second.stop()
+
+    asyncio.run(body())
