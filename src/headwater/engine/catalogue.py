@@ -98,9 +98,9 @@ class LoadedDocument(msgspec.Struct, eq=False, gc=False):
 
 
 class Catalogue:
-    """Implements the `NewestStates` of `decide`: `at`, `get` and `document` return the newest states.
+    """The streams and documents in memory, each with its newest and its durable state.
 
-    It has more than 20 methods because they all change the same four maps.
+    It is the `NewestStates` of `decide`: `at`, `get` and `document` return the newest states.
     """
 
     def __init__(self) -> None:

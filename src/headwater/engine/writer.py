@@ -52,7 +52,8 @@ log = logging.getLogger("headwater.engine")
 
 
 class Writer:
-    """It has more than 20 methods because deciding, publishing and rolling back change the same states."""
+    """The one writer of the log: from a command to its record, its answer and what readers see, or back if the store
+    refuses the batch."""
 
     def __init__(
         self,

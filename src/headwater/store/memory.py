@@ -22,7 +22,7 @@ from headwater.store.sorted_keys import SortedKeys, page_of
 
 
 class MemoryStore:
-    """It has more than 20 methods because the contract has 16."""
+    """A store in the memory of the process. Its data is lost when the process ends."""
 
     def __init__(self) -> None:
         self.next_id = 1

@@ -47,8 +47,7 @@ _FOR_NOW = frozenset({429, 503})
 
 
 class Connection(Lifecycle, asyncio.BufferedProtocol):
-    """One client connection. It has over 20 methods, because the transport, the timer and the server call half of
-    them."""
+    """One client connection: requests from the transport to the dispatcher, and responses and feeds back in order."""
 
     __slots__ = (
         "_advancing",

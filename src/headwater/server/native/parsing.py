@@ -58,7 +58,7 @@ class RequestParser:
     """Passes each complete request to `completed`. `phase` tells how much of the next one has arrived.
 
     After invalid input, `error` is set and the phase stays `FAILED`: further data is ignored, because the start of the
-    next request is unknown. It has over 20 methods, because httptools calls eight of them.
+    next request is unknown.
     """
 
     __slots__ = (

@@ -68,7 +68,7 @@ _HANDSHAKE, _OPEN, _ENDED = _State.HANDSHAKE, _State.OPEN, _State.ENDED
 
 
 class TlsTransport(asyncio.BufferedProtocol):
-    """It has over 20 methods, because it implements both a protocol and a transport."""
+    """TLS of one connection: the protocol of its socket, and the transport of the connection over it."""
 
     __slots__ = (
         "_connection",

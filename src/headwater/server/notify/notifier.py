@@ -72,7 +72,7 @@ class WatchedTable:
 
 
 class Notifier:
-    """Keeps the NURLs and their deliveries. Over 20 methods, because requests, deliveries and tables all use it."""
+    """The NURLs of all tables, and the deliveries to them. Requests change them, new rows wake them."""
 
     def __init__(
         self,

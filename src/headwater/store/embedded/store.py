@@ -86,7 +86,7 @@ class Damage:
 
 
 class EmbeddedStore:
-    """It has more than 20 methods because the contract has 16. Background work is in `Maintenance`."""
+    """A store in a directory: a journal, and an index of what is folded. Background work is in `Maintenance`."""
 
     def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
         self.next_id = recovered.next_id
