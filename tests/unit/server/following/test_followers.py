@@ -285,10 +285,11 @@ def test_a_mirror_that_cannot_be_appended_to_is_tried_again(
     failure: type[errors.HeadwaterError], batch_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwater.server.following.mirror.FOLLOW_BATCH_BYTES", batch_bytes)
-    execute, failures = Engine.execute, iter(range(5))
+    execute, failing = Engine.execute, asyncio.Event()
+    failing.set()
 
     async def refused(engine: Engine, command: object) -> object:
-        if isinstance(command, Append) and next(failures, None) is not None:
+        if isinstance(command, Append) and failing.is_set():
             await asyncio.sleep(0.002)
             raise failure("this once")
         return await execute(engine, command)  # type: ignore[arg-type]
@@ -300,6 +301,7 @@ def test_a_mirror_that_cannot_be_appended_to_is_tried_again(
         async def body(engine: Engine, followers: Followers) -> None:
             status = await until(followers, lambda status: status.last_error)
             assert "this once" in str(status.last_error)
+            failing.clear()
             await until(followers, lambda status: status.last_seqno == 2_000)
             assert await rows(engine) == b"".join(server.tables["t"].rows)
 
