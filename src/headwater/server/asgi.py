@@ -209,10 +209,10 @@ class App:
         self, response: Response, feed: Feed, leaving: asyncio.Future[None], send: Send, observer: Observer
     ) -> None:
         loop = asyncio.get_running_loop()
-        await send(_head(response))
         sink = _Sink(self._limits.live_buffer_bytes)
-        feed.open(sink, loop.time())
+        feed.open(sink, loop.time())  # at once, because a stream that nobody follows may be evicted
         try:
+            await send(_head(response))
             while not leaving.done():
                 frames, blocked = sink.take()
                 if frames:

@@ -11,11 +11,13 @@ import pytest
 
 from headwater.errors import UnauthorizedError
 from headwater.limits import HEADERS_MAX, Limits
+from headwater.log.commands import Create
 from headwater.server.asgi import App
 from headwater.server.asgi_requests import Message
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request, Response
 from headwater.server.problems import problem
+from tests.waiting import wait_until_async
 
 Given = tuple[tuple[str, str], ...]
 
@@ -51,12 +53,19 @@ class Exchange:
         return found
 
 
-async def ask(app: App, exchange: Exchange, method: str = "PUT", headers: Given = (), version: str = "1.1") -> Exchange:
+async def ask(
+    app: App,
+    exchange: Exchange,
+    method: str = "PUT",
+    headers: Given = (),
+    version: str = "1.1",
+    query: bytes = b"",
+) -> Exchange:
     scope = {
         "type": "http",
         "method": method,
         "path": "/v1/stream/a",
-        "query_string": b"",
+        "query_string": query,
         "http_version": version,
         "headers": [(name.encode(), value.encode()) for name, value in headers],
         "client": ("127.0.0.1", 1),
@@ -125,3 +134,43 @@ def test_transfer_encodings(version: str, codings: str, status: int) -> None:
 def test_headers_are_bounded_in_number() -> None:
     assert run(Exchange([b""]), headers=(("x", ""),) * HEADERS_MAX).status == 201
     assert run(Exchange([b""]), headers=(("x", ""),) * (HEADERS_MAX + 1)).status == 431
+
+
+def test_a_stream_is_not_evicted_while_the_head_of_a_live_read_is_sent() -> None:
+    """As on a connection whose client does not read. Otherwise the reader would be told of a deletion."""
+
+    class Slow(Exchange):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.begun, self.free = asyncio.Event(), asyncio.Event()
+
+        async def receive(self) -> Message:
+            self.received += 1
+            if self.received > 1:
+                await asyncio.Event().wait()  # the client stays
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(self, message: Message) -> None:
+            self.begun.set()
+            await self.free.wait()
+            await super().send(message)
+
+    async def served() -> bytes:
+        app, exchange = App(), Slow()
+        service = (await app.start()).service
+        await service.engine.execute(
+            Create(path="a", now_ms=service.engine.now_ms(), content_type="text/plain", body=b"data")
+        )
+        reading = asyncio.ensure_future(ask(app, exchange, method="GET", query=b"offset=-1&live=sse"))
+        await exchange.begun.wait()
+        for _ in range(2):
+            await service.engine._catalogue.evict(0, 0)
+        exchange.free.set()
+        await wait_until_async(lambda: len(exchange.sent) >= 2)
+        reading.cancel()
+        await app.stop()
+        return bytes(exchange.sent[1]["body"])
+
+    body = asyncio.run(served())
+    assert b"data:data" in body
+    assert b"streamDeleted" not in body

@@ -20,7 +20,14 @@ from collections.abc import Callable
 from headwater.engine import Engine
 from headwater.engine.follower import Extent, Pulled
 from headwater.engine.messages import Ended, Reason, Slice, VisibleStream
-from headwater.errors import HeadwaterError, InternalError, OverloadedError, StreamNotFoundError, ViewTooLargeError
+from headwater.errors import (
+    HeadwaterError,
+    InternalError,
+    OverloadedError,
+    StoppingError,
+    StreamNotFoundError,
+    ViewTooLargeError,
+)
 from headwater.limits import (
     ACTIVE_BUILDS_AT_ONCE,
     ACTIVE_IDLE_S,
@@ -121,9 +128,9 @@ class ActiveView(Pulled):
         self.follower.open()
         self._restored = not self.follower.tail
 
-    def close(self, error: HeadwaterError | None = None) -> None:
-        """Drop the rows. Later requests get the error."""
-        self._failure = error or StreamNotFoundError("the table was deleted")
+    def close(self, error: HeadwaterError) -> None:
+        """Drop the rows. Requests that wait for them, and later ones, get the error."""
+        self._failure = error
         self.follower.close()
         self.rows = LiveRows()
         if self._reading is not None and self._reading is not asyncio.current_task():
@@ -164,9 +171,13 @@ class ActiveView(Pulled):
 
     def ended(self, reason: Reason) -> None:
         super().ended(reason)
-        self.close(reason if isinstance(reason, HeadwaterError) else None)
-        if reason is Ended.DELETED:
+        if isinstance(reason, HeadwaterError):
+            self.close(reason)
+        elif reason is Ended.DELETED:
+            self.close(StreamNotFoundError("the table was deleted"))
             self._writing = asyncio.create_task(self._delete_snapshots())
+        else:
+            self.close(StoppingError("the server is stopping; try again shortly"))
 
     # Reading
 

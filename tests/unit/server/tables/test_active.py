@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.engine import Engine
-from headwater.engine.messages import FindRow, Read
-from headwater.errors import OverloadedError, ViewTooLargeError
+from headwater.engine.messages import FindRow, Read, ReadMore, ReadReply
+from headwater.errors import HeadwaterError, OverloadedError, StoppingError, StreamNotFoundError, ViewTooLargeError
 from headwater.limits import ACTIVE_KEY_BYTES, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
@@ -226,6 +226,35 @@ class LookedAt(dict[int, active.ActiveView]):
     def values(self) -> dict_values[int, active.ActiveView]:
         self.looks += 1
         return super().values()
+
+
+@pytest.mark.parametrize(("stops", "error"), [(True, StoppingError), (False, StreamNotFoundError)])
+def test_a_request_for_a_view_that_is_built_while_the_server_stops_or_the_table_is_deleted(
+    stops: bool, error: type[HeadwaterError]
+) -> None:
+    """A table must not seem to be deleted because its server stops."""
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await append(engine, b"".join(b"+\tk%d\t1\n" % number for number in range(20_000)))
+        begun, read_more = asyncio.Event(), engine.read_more
+
+        async def held(asked: ReadMore) -> ReadReply:
+            begun.set()
+            await asyncio.Event().wait()
+            return await read_more(asked)
+
+        engine.read_more = held  # type: ignore[method-assign]
+        asked = asyncio.ensure_future(live_rows(engine, views))
+        await begun.wait()
+        if stops:
+            engine.end_live_reads()
+        else:
+            await engine.execute(Delete("t", engine.now_ms()))
+        with pytest.raises(error):
+            await asked
+
+    with_table(body)
 
 
 def test_rows_of_one_view_do_not_cost_the_others() -> None:
