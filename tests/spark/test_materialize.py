@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from headwater.client import Client
-from headwater.errors import OptionError, SchemaError
+from headwater.errors import DataLossError, OptionError, SchemaError
 from headwater.pipeline.materialize import applying, materialize, tables
+from tests.restores import Restorable
 
 Run = Callable[..., list[dict[str, Any]]]
 RESET = {"headers": {"control": "reset"}}
@@ -95,6 +96,29 @@ def test_a_stream_that_was_created_again(run: Run, client: Client, path: str) ->
         closed = [row for row in rows if not row["is_current"]]
         assert all(row["valid_to"] is not None for row in closed)
         client.stream(f"{path}/a").delete()
+
+
+@pytest.mark.parametrize("merging", ["merge", "buckets"])
+def test_a_server_that_was_restored(spark: SparkSession, table: str, merging: str) -> None:
+    """The rows of lost events cannot be told from others, also if data loss is accepted."""
+    servers = Restorable()
+
+    def run(url: str) -> None:
+        options: dict[str, Any] = {"table": table, "path": merging, "fail_on_data_loss": False, "stored_as_scd_type": 2}
+        materialize(spark, url=url, streams="**", buckets=2, once=True, **options).wait()
+
+    with servers.serve() as server, Client(server.url) as client:
+        client.stream("s").create(messages=[change("1", "insert", 1), change("2", "insert", 2)])
+        servers.save()
+        client.stream("s").append(change("3", "insert", 3))
+        run(server.url)
+    servers.restore()
+    before = rows_of(table)
+    with servers.serve() as server, Client(server.url) as client:
+        client.stream("s").append_many([change("4", "insert", 4), change("1", "update", 5)])
+        with pytest.raises(DataLossError, match=r"s was read up to position .* is read again from its beginning"):
+            run(server.url)
+    assert rows_of(table) == before
 
 
 @pytest.mark.parametrize("scd", [1, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -14,6 +14,7 @@ from headwater.pipeline.lake import DataFile, TableBatch
 from headwater.pipeline.materialize.batches import (
     Cuts,
     NewIncarnation,
+    check_forward,
     cuts_of,
     joined,
     new_lives,
@@ -67,9 +68,10 @@ class Applier:
             if lake.exists():
                 batch.check(lake.open())
 
-    def apply_here(self, events: pa.Table, batch: TableBatch) -> None:
-        """Merge the changes in the driver, with all events in memory."""
+    def apply_here(self, events: pa.Table, batch: TableBatch, starts: Mapping[str, int] | None = None) -> None:
+        """Merge the changes in the driver, with all events in memory. `starts`: the first position of each stream."""
         streams = self._known(batch)
+        check_forward(events, streams.lives, starts or {})
         lives = joined(new_lives(events, streams.lives))
         cuts = cuts_of(streams, lives, resets(events))
         bad = quarantined(events, batch)
@@ -80,7 +82,7 @@ class Applier:
         commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(noted)
 
-    def apply_buckets(self, run: Run, batch: TableBatch) -> None:
+    def apply_buckets(self, run: Run, batch: TableBatch, starts: Mapping[str, int] | None = None) -> None:
         """Merge the buckets in tasks. The new files replace those that the tasks have read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
@@ -93,6 +95,7 @@ class Applier:
             lives=streams.lives,
             cuts=cuts_of(streams, [], []),
             batch=batch,
+            starts=starts or {},
         )
         done = run(work)
         lives = joined(life for one in done for life in one.lives)

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.errors import DataLossError
 from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materialize.layout import JOB, NUMBER, RESET, Layout
 from headwater.pipeline.materialize.tables import QUARANTINE, StreamsTable, stream_rows
@@ -60,6 +61,20 @@ def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[Ne
     found = rows.group_by(["stream", "incarnation"]).aggregate([("begin", "min"), ("updated_at", "min")])
     columns = (found.column(name).to_pylist() for name in ("stream", "incarnation", "begin_min", "updated_at_min"))
     return [NewIncarnation(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
+
+
+def check_forward(rows: pa.Table, known: Mapping[str, Mapping[int, int]], starts: Mapping[str, int]) -> None:
+    """Refuse events of a known incarnation that are before the start of the batch in their stream.
+
+    The stream is read again, because its server was restored and data loss is accepted. The table has rows of events
+    that were lost, and nothing tells them from the others.
+    """
+    firsts = rows.group_by(["stream", "incarnation"]).aggregate([("order", "min")])
+    for stream, life, order in zip(*(firsts.column(n).to_pylist() for n in firsts.column_names), strict=True):
+        if order < starts.get(stream, 0) and life in known.get(stream, ()):
+            told = f"{stream} was read up to position {starts[stream]}, and is read again from its beginning"
+            why = "its server was restored to an earlier state, and the table has rows of events that were lost"
+            raise DataLossError(f"{told}: {why}; start with a new table and a new checkpoint")
 
 
 def quarantined(rows: pa.Table, batch: TableBatch) -> pa.Table:

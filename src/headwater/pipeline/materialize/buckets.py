@@ -19,6 +19,7 @@ from headwater.pipeline.materialize.batches import (
     NewIncarnation,
     Reset,
     changes,
+    check_forward,
     kept_before,
     kept_by,
     new_lives,
@@ -53,11 +54,13 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
     lives: Mapping[str, Mapping[int, int]]
     cuts: Cuts
     batch: TableBatch
+    starts: Mapping[str, int] = {}
 
     def run(self, events: pa.Table) -> Done:
         keep_memory()
         bucket = events.column(BUCKET)[0].as_py()
         events = events.filter(pc.is_valid(events.column("stream")))
+        check_forward(events, self.lives, self.starts)
         done = Done(lives=new_lives(events, self.lives), resets=resets(events))
         bad = quarantined(events, self.batch)
         if bad.num_rows:

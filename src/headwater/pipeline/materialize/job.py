@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
-from headwater.pipeline.checkpoints import beside, check_file_system, has_begun, range_of
+from headwater.pipeline.checkpoints import beside, check_file_system, ends_of, has_begun, range_of
 from headwater.pipeline.connecting import Connecting
 from headwater.pipeline.growth import GrowthWatch
 from headwater.pipeline.lake import TableBatch, telling_conflicts
@@ -33,6 +33,7 @@ from headwater.pipeline.materialize.tables import (
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import JobSource
 from headwater.pipeline.upkeep import TableUpkeep
+from headwater.spark.positions import byte_position
 
 log = logging.getLogger(__name__)
 
@@ -163,21 +164,26 @@ class _Materializing:
             return
         self._applier = applier
         with telling_conflicts(self._tables.rows, batch):
-            self._apply(applier, self._columns.prepare(rows, number), batch)
+            self._apply(applier, self._columns.prepare(rows, number), batch, self._starts(spark, number))
         tables = self._tables
         if self._growth is not None and not self._growth.is_done:
             found = files_of(tables.rows.open()).values()
             self._growth.note({file.path: file.size for files in found for file in files})
         self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
 
-    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch) -> None:
+    def _starts(self, spark: SparkSession, number: int) -> dict[str, int]:
+        """The position at which the batch starts in each stream, as far as offsets count bytes."""
+        ends = ends_of(spark, self._checkpoint, number - 1) if number else {}
+        return {path: start for path, end in ends.items() if (start := byte_position(end.offset)) is not None}
+
+    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: dict[str, int]) -> None:
         path = self._settings.path
         if path == "merge":
-            applier.apply_here(events.toArrow(), batch)
+            applier.apply_here(events.toArrow(), batch, starts)
             return
         if path == "auto" and not has_many_files(self._tables.rows):
             some = events.limit(limits.PIPELINE_MERGE_EVENTS + 1).toArrow()
             if some.num_rows <= limits.PIPELINE_MERGE_EVENTS:
-                applier.apply_here(some, batch)
+                applier.apply_here(some, batch, starts)
                 return
-        applier.apply_buckets(lambda work: run_buckets(events, work), batch)
+        applier.apply_buckets(lambda work: run_buckets(events, work), batch, starts)

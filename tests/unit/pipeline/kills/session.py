@@ -109,23 +109,32 @@ class _Given:
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         pass
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"batches": 0}
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        return _after(0)
 
     def getDefaultReadLimit(self) -> None:  # noqa: N802
         return None
 
-    def latestOffset(self, start: dict[str, int], limit: None) -> dict[str, int]:  # noqa: N802
-        return {"batches": min(start["batches"] + 1, len(self._batches))}
+    def latestOffset(self, start: dict[str, str], limit: None) -> dict[str, str]:  # noqa: N802
+        return _after(min(_count(start) + 1, len(self._batches)))
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[pa.Table]:
-        return list(self._batches[start["batches"] : end["batches"]])
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[pa.Table]:
+        return list(self._batches[_count(start) : _count(end)])
 
     def read(self, partition: pa.Table) -> Iterator[pa.RecordBatch]:
         yield from partition.to_batches()
 
     def stop(self) -> None:
         pass
+
+
+def _after(batches: int) -> dict[str, str]:
+    """An offset in the form of those of streams."""
+    return {"batches": f"{0:016}_{batches:016}"}
+
+
+def _count(offset: dict[str, str]) -> int:
+    return int(offset["batches"].partition("_")[2])
 
 
 class StreamRows:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headwater.errors import BatchReusedError, CheckpointMismatchError, OptionError
+from headwater.errors import BatchReusedError, CheckpointMismatchError, DataLossError, OptionError
 from headwater.pipeline.checkpoints import hash_of_range
 from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materialize import applying, merges
@@ -317,6 +317,31 @@ def test_the_changes_in_a_change_data_feed_add_up_to_the_table(tmp_path: Path, p
     assert {row: count for row, count in sums.items() if count} == Counter(
         map(str, table.to_pyarrow_table().to_pylist())
     )
+
+
+@pytest.mark.parametrize("path", ["merge", "buckets"])
+@pytest.mark.parametrize("is_history", [False, True], ids=["scd1", "scd2"])
+def test_a_stream_that_is_read_again_from_its_beginning(tmp_path: Path, path: str, is_history: bool) -> None:
+    """Its server was restored to an earlier state. The rows of the lost events would stay, or be in a history twice."""
+    layout, tables = Layout(PAYLOAD, is_history=is_history), tables_at(str(tmp_path / "t"))
+    prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
+
+    def take(applier: Applier, number: int, rows: list[dict[str, Any]], starts: dict[str, int]) -> None:
+        events, batch = prepared(rows), TableBatch("job", number, made_of=number)
+        if path == "merge":
+            applier.apply_here(events, batch, starts)
+        else:
+            applier.apply_buckets(in_buckets(events), batch, starts)
+
+    applier = Applier(tables, layout)
+    take(applier, 0, [change(1, 0, "k"), change(1, 20, "l"), change(1, 40, "m")], {})
+    take(applier, 1, [change(1, 60, "k")], {"a": 60, "b": 7})
+    before = comparable(tables.rows.open().to_pyarrow_table().to_pylist())
+    for again in (applier, Applier(tables, layout)):
+        with pytest.raises(DataLossError, match="a was read up to position 80, and is read again from its beginning"):
+            take(again, 2, [change(1, 0, "k"), change(1, 20, "l"), change(1, 99, "n")], {"a": 80})
+    assert comparable(tables.rows.open().to_pyarrow_table().to_pylist()) == before
+    take(Applier(tables, layout), 2, [change(2, 0, "k")], {"a": 80})  # the stream was created again
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets"])
