@@ -51,14 +51,14 @@ def command(
 
     stopping = _Stopping(seconds)
     board = _Board(data_dir)
-    watcher = Display(board.open, stopping.going, board.show, board.say)
+    display = Display(board.open, stopping.going, board.show, board.say)
     with failures(f"cannot listen on port {port}"), board, stopping:
         try:
-            outcome = run(data_dir, watcher, port=port, per_second=rate)
+            result = run(data_dir, display, port=port, per_second=rate)
         except ServerNotStartedError:  # the server has printed one line with the reason
             raise typer.Exit(FAILED) from None
-    _print_outcome(outcome)
-    raise typer.Exit(0 if outcome.is_right else FAILED)
+    _print_outcome(result)
+    raise typer.Exit(0 if result.is_right else FAILED)
 
 
 class _Stopping:
@@ -179,10 +179,10 @@ def _versions(spark: Spark, job: str) -> str:
     return f"{behind} version{'s' if behind > 1 else ''} behind"
 
 
-def _print_outcome(outcome: RunResult) -> None:
+def _print_outcome(result: RunResult) -> None:
     say("")
-    say(f"{outcome.events:,} events, {outcome.superseded:,} of them late or repeated; {outcome.keys:,} keys left")
-    for check in outcome.checks:
+    say(f"{result.events:,} events, {result.superseded:,} of them late or repeated; {result.keys:,} keys left")
+    for check in result.checks:
         told = "as expected" if check.is_right else f"WRONG: {check.wrong:,} differ"
         say(f"  {check.name:<20} {check.count:>9,} {check.what:<7} {told}")
-    say("no plot: matplotlib is not installed" if outcome.plot is None else f"throughput and lag: {outcome.plot}")
+    say("no plot: matplotlib is not installed" if result.plot is None else f"throughput and lag: {result.plot}")

@@ -6,21 +6,19 @@ import base64
 import codecs
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headwater.cli.output import print_json, write, write_text
 from headwater.log.content import ContentKind
-
-if TYPE_CHECKING:
-    from headwater.client import Batch
-from collections.abc import Iterable
-
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row, escaped, format_row
+
+if TYPE_CHECKING:
+    from headwater.client import Batch
 
 
 @contextlib.contextmanager

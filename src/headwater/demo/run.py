@@ -56,8 +56,8 @@ class Display(msgspec.Struct, frozen=True):
     say: Callable[[str], None]
 
 
-def run(directory: Path, watcher: Display, *, port: int, per_second: float) -> RunResult:
-    """Run until the watcher stops it, let Spark catch up, and check the results."""
+def run(directory: Path, display: Display, *, port: int, per_second: float) -> RunResult:
+    """Run until the display stops it, let Spark catch up, and check the results."""
     directory.mkdir(parents=True, exist_ok=True)
     with serving(directory / "streams", port) as url, Client(url) as client:
         for path in STREAMS.values():
@@ -67,15 +67,15 @@ def run(directory: Path, watcher: Display, *, port: int, per_second: float) -> R
         feeder = Feeder(client, Shop(chance, before.by_type_and_key()), UnreliableDelivery(chance), per_second)
         jobs = Jobs(url, directory)
         monitor = Monitor(client, feeder, jobs)
-        watcher.open(url)
+        display.open(url)
         try:
             feeder.start()
             jobs.start()
-            while watcher.going():
-                _look(monitor, watcher)
+            while display.going():
+                _look(monitor, display)
             feeder.stop()
-            watcher.say("the shop is closed; Spark processes the remaining events")
-            _catch_up(monitor, watcher)
+            display.say("the shop is closed; Spark processes the remaining events")
+            _catch_up(monitor, display)
         finally:
             feeder.halt()
             jobs.stop()
@@ -90,18 +90,18 @@ def run(directory: Path, watcher: Display, *, port: int, per_second: float) -> R
         )
 
 
-def _look(monitor: Monitor, watcher: Display) -> None:
-    watcher.show(monitor.look())
+def _look(monitor: Monitor, display: Display) -> None:
+    display.show(monitor.look())
     time.sleep(limits.DEMO_LOOK_EVERY_S)
 
 
-def _catch_up(monitor: Monitor, watcher: Display) -> None:
+def _catch_up(monitor: Monitor, display: Display) -> None:
     deadline_s = time.monotonic() + limits.DEMO_CATCH_UP_S
-    _look(monitor, watcher)
+    _look(monitor, display)
     while not monitor.has_caught_up():
         if time.monotonic() > deadline_s:
             raise ClientError(f"Spark did not catch up within {limits.DEMO_CATCH_UP_S:.0f} s")
-        _look(monitor, watcher)
+        _look(monitor, display)
 
 
 def check(books: Books, client: Client, jobs: Jobs) -> list[Check]:

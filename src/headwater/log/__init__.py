@@ -1,7 +1,7 @@
 """The model of the log: commands in, events and replies out.
 
     commands    commands and their replies
-    deciding    `decide(view, command)` returns events and a reply, or raises an error
+    deciding    `decide(states, command)` returns events and a reply, or raises an error
     quotas      limits on the number and size of streams, checked on the events of a decision
     events      changes of streams and documents, as they are stored
     state       `evolve(state, event)` returns the state after an event

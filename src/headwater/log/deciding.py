@@ -1,6 +1,6 @@
-"""`decide(view, command)`: the events and the reply of a command.
+"""`decide(states, command)`: the events and the reply of a command.
 
-It reads the newest states through a view and returns the events to store and the reply, or raises the error for the
+It reads the newest states and returns the events to store and the reply, or raises the error for the
 client. It changes nothing.
 
 The stream at a path is one of:
@@ -90,38 +90,38 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 _NOTHING: Record = ()
 
 
-def decide(view: NewestStates, command: Command, messages_max: int, producers_max: int) -> Decision:
+def decide(states: NewestStates, command: Command, messages_max: int, producers_max: int) -> Decision:
     """Decide a command. `messages_max` limits the number of messages in a JSON body, `producers_max` that of the
     producers of a stream."""
     if type(command) is Append:
-        state = live(view.at(command.path), command.now_ms)
-        decision = _append(view.timeline, state, command, messages_max, producers_max)
+        state = live(states.at(command.path), command.now_ms)
+        decision = _append(states.timeline, state, command, messages_max, producers_max)
     elif isinstance(command, Create):
-        decision = _create(view, view.at(command.path), command, messages_max)
+        decision = _create(states, states.at(command.path), command, messages_max)
     elif isinstance(command, Delete):
-        state = live(view.at(command.path), command.now_ms)
+        state = live(states.at(command.path), command.now_ms)
         check_end(state, command.ends)
-        decision = Decision(_removal(view, state, command.now_ms), Reply())
+        decision = Decision(_removal(states, state, command.now_ms), Reply())
     elif isinstance(command, Expire):
-        return Decision(_expiry(view, view.at(command.path), command.now_ms), Reply())
+        return Decision(_expiry(states, states.at(command.path), command.now_ms), Reply())
     else:
-        return Decision(_written(view, command.documents), Reply())
+        return Decision(_written(states, command.documents), Reply())
     if command.documents and decision.events:
-        return Decision(decision.events + _written(view, command.documents), decision.reply)
+        return Decision(decision.events + _written(states, command.documents), decision.reply)
     return decision
 
 
-def _expiry(view: NewestStates, state: StreamState | None, now_ms: int) -> Record:
+def _expiry(states: NewestStates, state: StreamState | None, now_ms: int) -> Record:
     if state is None or state.soft_deleted or not is_expired(state, now_ms):
         return _NOTHING
-    return _removal(view, state, now_ms)
+    return _removal(states, state, now_ms)
 
 
-def _written(view: NewestStates, documents: tuple[WriteDocument, ...]) -> Record:
+def _written(states: NewestStates, documents: tuple[WriteDocument, ...]) -> Record:
     events: list[DocumentEvent] = []
     newest: dict[str, Document | None] = {}
     for asked in documents:
-        known = newest[asked.key] if asked.key in newest else view.document(asked.key)
+        known = newest[asked.key] if asked.key in newest else states.document(asked.key)
         version = 0 if known is None else known.version
         if asked.expected not in (None, version):
             raise DocumentConflictError(f"document {asked.key!r} has version {version}, expected {asked.expected}")
@@ -157,13 +157,13 @@ def check_not_expired(state: StreamState, now_ms: int) -> None:
         raise StreamNotFoundError("the stream expired")
 
 
-def _removal(view: NewestStates, state: StreamState, now_ms: int) -> Record:
+def _removal(states: NewestStates, state: StreamState, now_ms: int) -> Record:
     """Soft-delete a stream that has forks. Otherwise delete it, and soft-deleted ancestors that have no other fork."""
     if state.forks:
         return (SoftDeleted(state.id, now_ms),)
     events: list[Event] = [Deleted(state.id, now_ms)]
     while state.fork is not None:
-        state = view.get(state.fork.source_id)
+        state = states.get(state.fork.source_id)
         events.append(ForkReleased(state.id))
         if state.forks > 1 or not state.soft_deleted:
             break
@@ -174,7 +174,7 @@ def _removal(view: NewestStates, state: StreamState, now_ms: int) -> Record:
 # Create
 
 
-def _create(view: NewestStates, existing: StreamState | None, command: Create, messages_max: int) -> Decision:
+def _create(states: NewestStates, existing: StreamState | None, command: Create, messages_max: int) -> Decision:
     swept = _NOTHING
     if existing is not None:
         expired = is_expired(existing, command.now_ms)
@@ -182,9 +182,9 @@ def _create(view: NewestStates, existing: StreamState | None, command: Create, m
             raise PathBlockedError("the path is blocked until all forks of the deleted stream are deleted")
         if not expired:
             return Decision(_NOTHING, _matching(existing, command))
-        swept = _removal(view, existing, command.now_ms)
+        swept = _removal(states, existing, command.now_ms)
     if command.fork is not None:
-        created, events = _fork(view, command, command.fork, messages_max)
+        created, events = _fork(states, command, command.fork, messages_max)
     else:
         created = _fresh(command, messages_max)
         events = (created,)
@@ -278,15 +278,15 @@ def _kept(kind: ContentKind, command: Create | Append, messages_max: int, last_s
     return command.framed.data
 
 
-def _fork(view: NewestStates, command: Create, request: ForkRequest, messages_max: int) -> tuple[Created, Record]:
-    source = fork_source(view, request, command.now_ms)
+def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_max: int) -> tuple[Created, Record]:
+    source = fork_source(states, request, command.now_ms)
     if command.content_type is not None and not same_type(command.content_type, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
     if source.kind >= ROWS and command.content_type not in (None, source.content_type):
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
     if (source.kind if source.kind >= ROWS else None) is not command.kind:
         raise InvalidForkError("a fork must be of the same kind as its source: a stream, a table or a mirror")
-    anchor = fork_anchor(source, request, view.timeline)
+    anchor = fork_anchor(source, request, states.timeline)
     names = source.names.inherited(anchor + _sub_offset_bytes(request))
     if source.depth >= limits.FORK_DEPTH_MAX:
         raise InvalidForkError(f"a chain of forks has at most {limits.FORK_DEPTH_MAX} streams")
@@ -319,9 +319,9 @@ def _fork(view: NewestStates, command: Create, request: ForkRequest, messages_ma
     return created, (ForkAdded(source.id), created)
 
 
-def fork_source(view: NewestStates, request: ForkRequest, now_ms: int) -> StreamState:
+def fork_source(states: NewestStates, request: ForkRequest, now_ms: int) -> StreamState:
     try:
-        return live(view.at(request.source), now_ms)
+        return live(states.at(request.source), now_ms)
     except StreamGoneError:
         raise SourceGoneError("the source was deleted") from None
     except StreamNotFoundError:

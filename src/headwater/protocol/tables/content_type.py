@@ -2,8 +2,8 @@
 
 The type of a table with escapes also has `escape=backslash`. Other parameters are ignored.
 
-Here are also the media ranges of the Accept header (RFC 9110) of a read. The most specific matching range decides. A
-range with another schema, version or escape rule than the table's does not match. So a client that sends a schema gets
+The Accept header of a read has media ranges (RFC 9110), of which the most specific one that matches decides. A range
+with another schema, version or escape rule than the table's does not match. So a client that sends a schema gets
 406 after the schema has changed, not records that it cannot read.
 """
 
@@ -25,120 +25,9 @@ from headwater.errors import (
 )
 from headwater.protocol.tables.escaping import Escape
 
-_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-_TYPE = re.compile(rf"\s*({_TOKEN}/{_TOKEN})\s*")
-_PARAMETER = re.compile(rf";\s*(?:({_TOKEN})=({_TOKEN}|{_QUOTED}))?\s*")
-# An unclosed quote extends to the end of the text. Searching its end at every quote would take quadratic time.
-_ELEMENT = re.compile(r'(?:"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^,"])+')
-_WHOLE_TOKEN = re.compile(_TOKEN)
-_QUOTED_PAIR = re.compile(r"\\(.)")
-
-
-class Media(msgspec.Struct, frozen=True):
-    """A media type or range in lower case, with its parameters: names in lower case, values without quotes."""
-
-    type: str
-    parameters: dict[str, str]
-
-
-def parse_media(text: str) -> Media | None:
-    """Parse a media type; None if it is invalid or has a parameter twice."""
-    found = _TYPE.match(text)
-    if found is None:
-        return None
-    parameters: dict[str, str] = {}
-    position = found.end()
-    while position < len(text):
-        parameter = _PARAMETER.match(text, position)
-        if parameter is None:
-            return None
-        position = parameter.end()
-        if parameter[1] is None:  # an empty parameter
-            continue
-        name = parameter[1].lower()
-        if name in parameters:
-            return None
-        parameters[name] = _unquoted(parameter[2])
-    return Media(found[1].lower(), parameters)
-
-
-def _unquoted(value: str) -> str:
-    return _QUOTED_PAIR.sub(r"\1", value[1:-1]) if value.startswith('"') else value
-
-
-def quoted(value: str) -> str:
-    """Format the value of a parameter: in quotes unless it is a token."""
-    if _WHOLE_TOKEN.fullmatch(value):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def parse_ranges(accept: str) -> Iterator[Media]:
-    """The valid media ranges of an Accept header."""
-    for element in _ELEMENT.findall(accept):
-        media = parse_media(element)
-        if media is not None:
-            yield media
-
-
-EVENTS_TYPE = "text/event-stream"
-
-_QUALITY = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
-
-
-def check_accept(accept: str | None, table: TableType) -> None:
-    """Raise an error unless the header accepts the rows of the table."""
-    own = {
-        "charset": "utf-8",
-        "schema": table.schema,
-        "version": str(table.version),
-        "escape": table.escape.value,
-    }
-    if not _accepts(accept, MEDIA_TYPE, own):
-        raise NotAcceptableError(f"the table is {format_table_type(table)}, which Accept does not allow")
-
-
-def check_accept_events(accept: str | None) -> None:
-    """The same for rows as server-sent events, which have no parameters."""
-    if not _accepts(accept, EVENTS_TYPE, {}):
-        raise NotAcceptableError(f"the response to live=sse is {EVENTS_TYPE}, which Accept does not allow")
-
-
-def _accepts(accept: str | None, media_type: str, own: dict[str, str]) -> bool:
-    """A header that is missing, or has no valid range, accepts everything."""
-    accept = accept or ""
-    if len(accept) > limits.HEADER_VALUE_BYTES_MAX:
-        raise InvalidHeaderError(f"Accept is longer than {limits.HEADER_VALUE_BYTES_MAX} bytes")
-    ranges = list(parse_ranges(accept))
-    if not ranges:
-        return True
-    fitting = [(_specificity(media, own), _quality(media)) for media in ranges if _fits(media, media_type, own)]
-    return bool(fitting) and max(fitting)[1] > 0
-
-
-def _fits(media: Media, media_type: str, own: dict[str, str]) -> bool:
-    if media.type not in (media_type, media_type.partition("/")[0] + "/*", "*/*"):
-        return False
-    return all(_same(name, media.parameters[name], own[name]) for name in own.keys() & media.parameters.keys())
-
-
-def _same(name: str, asked: str, value: str) -> bool:
-    return asked == value if name == "schema" else asked.lower() == value
-
-
-def _specificity(media: Media, own: dict[str, str]) -> tuple[int, int]:
-    return 2 - media.type.count("*"), len(own.keys() & media.parameters.keys())
-
-
-def _quality(media: Media) -> float:
-    """The weight of a range; 1 if it is invalid."""
-    weight = media.parameters.get("q", "1")
-    return float(weight) if _QUALITY.fullmatch(weight) else 1.0
-
-
 MEDIA_TYPE = "text/sequence"
 CHANGES_TYPE = "text/tab-separated-values"  # accepted for appends, from programs that do not know STP
+EVENTS_TYPE = "text/event-stream"  # rows as server-sent events
 
 _SCHEMA = re.compile(rf"[ -~]{{1,{limits.SCHEMA_LENGTH_MAX}}}")
 _VERSION = re.compile(rf"0|[1-9][0-9]{{0,{limits.SCHEMA_VERSION_DIGITS_MAX - 1}}}")
@@ -218,3 +107,116 @@ def check_changes_type(value: str | None, table: TableType) -> None:
     for name, (asked, has) in own.items():
         if name in media.parameters and asked != has:
             raise ContentTypeError(f"the table has {name}={has}, the body has {name}={asked}")
+
+
+# The Accept header
+
+
+def check_accept(accept: str | None, table: TableType) -> None:
+    """Raise an error unless the header accepts the rows of the table."""
+    own = {
+        "charset": "utf-8",
+        "schema": table.schema,
+        "version": str(table.version),
+        "escape": table.escape.value,
+    }
+    if not _accepts(accept, MEDIA_TYPE, own):
+        raise NotAcceptableError(f"the table is {format_table_type(table)}, which Accept does not allow")
+
+
+def check_accept_events(accept: str | None) -> None:
+    """The same for rows as server-sent events, which have no parameters."""
+    if not _accepts(accept, EVENTS_TYPE, {}):
+        raise NotAcceptableError(f"the response to live=sse is {EVENTS_TYPE}, which Accept does not allow")
+
+
+def _accepts(accept: str | None, media_type: str, own: dict[str, str]) -> bool:
+    """A header that is missing, or has no valid range, accepts everything."""
+    accept = accept or ""
+    if len(accept) > limits.HEADER_VALUE_BYTES_MAX:
+        raise InvalidHeaderError(f"Accept is longer than {limits.HEADER_VALUE_BYTES_MAX} bytes")
+    ranges = list(parse_ranges(accept))
+    if not ranges:
+        return True
+    fitting = [(_specificity(media, own), _quality(media)) for media in ranges if _fits(media, media_type, own)]
+    return bool(fitting) and max(fitting)[1] > 0
+
+
+def _fits(media: Media, media_type: str, own: dict[str, str]) -> bool:
+    if media.type not in (media_type, media_type.partition("/")[0] + "/*", "*/*"):
+        return False
+    return all(_same(name, media.parameters[name], own[name]) for name in own.keys() & media.parameters.keys())
+
+
+def _same(name: str, asked: str, value: str) -> bool:
+    return asked == value if name == "schema" else asked.lower() == value
+
+
+def _specificity(media: Media, own: dict[str, str]) -> tuple[int, int]:
+    return 2 - media.type.count("*"), len(own.keys() & media.parameters.keys())
+
+
+def _quality(media: Media) -> float:
+    """The weight of a range; 1 if it is invalid."""
+    weight = media.parameters.get("q", "1")
+    return float(weight) if _QUALITY.fullmatch(weight) else 1.0
+
+
+# Media types and ranges
+
+_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_TYPE = re.compile(rf"\s*({_TOKEN}/{_TOKEN})\s*")
+_PARAMETER = re.compile(rf";\s*(?:({_TOKEN})=({_TOKEN}|{_QUOTED}))?\s*")
+# An unclosed quote extends to the end of the text. Searching its end at every quote would take quadratic time.
+_ELEMENT = re.compile(r'(?:"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[^,"])+')
+_WHOLE_TOKEN = re.compile(_TOKEN)
+_QUALITY = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
+_QUOTED_PAIR = re.compile(r"\\(.)")
+
+
+class Media(msgspec.Struct, frozen=True):
+    """A media type or range in lower case, with its parameters: names in lower case, values without quotes."""
+
+    type: str
+    parameters: dict[str, str]
+
+
+def parse_media(text: str) -> Media | None:
+    """Parse a media type; None if it is invalid or has a parameter twice."""
+    found = _TYPE.match(text)
+    if found is None:
+        return None
+    parameters: dict[str, str] = {}
+    position = found.end()
+    while position < len(text):
+        parameter = _PARAMETER.match(text, position)
+        if parameter is None:
+            return None
+        position = parameter.end()
+        if parameter[1] is None:  # an empty parameter
+            continue
+        name = parameter[1].lower()
+        if name in parameters:
+            return None
+        parameters[name] = _unquoted(parameter[2])
+    return Media(found[1].lower(), parameters)
+
+
+def _unquoted(value: str) -> str:
+    return _QUOTED_PAIR.sub(r"\1", value[1:-1]) if value.startswith('"') else value
+
+
+def quoted(value: str) -> str:
+    """Format the value of a parameter: in quotes unless it is a token."""
+    if _WHOLE_TOKEN.fullmatch(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def parse_ranges(accept: str) -> Iterator[Media]:
+    """The valid media ranges of an Accept header."""
+    for element in _ELEMENT.findall(accept):
+        media = parse_media(element)
+        if media is not None:
+            yield media

@@ -24,6 +24,9 @@ NOTIFY = "notify"  # the last segment of a NURL
 LOG_PREFIX = "\x01"
 LOG_OWN_LAST = "\x1f"
 
+_CHARACTERS = re.compile(r"(?:[A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")
+_AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+
 
 class TableAddress(msgspec.Struct, frozen=True):
     """A URL below the table root: a table, or the NURL of a table."""
@@ -79,10 +82,6 @@ def nurl_path(name: str) -> str:
 def nurl_reference(name: str) -> str:
     """The NURL of a table relative to its SURL. It stays valid if a proxy rewrites the SURL."""
     return f"./{quote_path(name.rpartition('/')[2])}/{NOTIFY}"
-
-
-_CHARACTERS = re.compile(r"(?:[A-Za-z0-9._~:/?#@!$&'()*+,;=\[\]-]|%[0-9A-Fa-f]{2})*")
-_AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 
 
 def url_fault(url: str) -> str | None:

@@ -22,6 +22,8 @@ __all__ = [
     "DELETE",
     "Action",
     "Row",
+    "RowReader",
+    "check_rows",
     "escaped",
     "format_row",
     "format_rows",
@@ -102,33 +104,6 @@ def split_rows(rows: bytes) -> list[bytes]:
     return [line + b"\n" for line in rows[:-1].split(b"\n")] if rows else []
 
 
-def check_rows(body: bytes, after: int, rows_max: int) -> int:
-    """Return the last SeqNo of a body, `after` if it is empty. The error for an invalid body has the line number.
-
-    The syntax of a row is the same as for followers.
-    """
-    count = body.count(b"\n")
-    if count > rows_max:
-        raise TooManyMessagesError(f"an append may have at most {rows_max} rows, this one has {count}")
-    if body and not body.endswith(b"\n"):
-        raise _change_error(count + 1, "the row does not end with a newline, so it may be incomplete; send it again")
-    last = after
-    try:
-        for number, row in enumerate(RowReader().feed(body), 1):
-            if row.seqno <= last:
-                raise _change_error(
-                    number, f"row {row.seqno} does not come after row {last}; send rows in order, each once"
-                )
-            last = row.seqno
-    except InvalidRowError as error:
-        raise InvalidChangeError(error.detail, line=error.line) from None
-    return last
-
-
-def _change_error(line: int, fault: str) -> InvalidChangeError:
-    return InvalidChangeError(f"line {line}: {fault}", line=line)
-
-
 class RowReader:
     """Parses bytes to rows. Rows and errors do not depend on how the bytes are split into pieces.
 
@@ -164,7 +139,9 @@ class RowReader:
         """Call at the end of the body. Raises an error if it ends within a line."""
         if self._held:
             start = bytes(self._held[:80]).decode(errors="replace")
-            raise _error(self._lines + 1, f"the response ends within a row that begins with {start!r}; read it again")
+            raise _row_error(
+                self._lines + 1, f"the response ends within a row that begins with {start!r}; read it again"
+            )
 
     def _rows(self, lines: list[bytes]) -> Iterator[Row]:
         for line in lines:
@@ -172,19 +149,19 @@ class RowReader:
             if line or not self._lenient:
                 yield self._row(line)
         if len(self._held) > self._row_bytes_max:
-            raise _error(self._lines + 1, self._too_long())
+            raise _row_error(self._lines + 1, self._too_long())
 
     def _row(self, line: bytes) -> Row:
         if len(line) > self._row_bytes_max:
-            raise _error(self._lines, self._too_long())
+            raise _row_error(self._lines, self._too_long())
         try:
             return parse_row(line.decode())
         except UnicodeDecodeError as error:
-            raise _error(self._lines, f"byte {error.start} of the row is not UTF-8") from None
+            raise _row_error(self._lines, f"byte {error.start} of the row is not UTF-8") from None
         except InvalidRowError as error:
             if self._lenient and _lacks_record(line):
                 return self._row(line + b"\t")
-            raise _error(self._lines, error.detail) from None
+            raise _row_error(self._lines, error.detail) from None
 
     def _too_long(self) -> str:
         return f"the row is longer than {self._row_bytes_max} bytes"
@@ -194,5 +171,32 @@ def _lacks_record(line: bytes) -> bool:
     return line.count(b"\t") == 3 and line.split(b"\t")[2] == DELETE.encode()
 
 
-def _error(line: int, detail: str) -> InvalidRowError:
+def _row_error(line: int, detail: str) -> InvalidRowError:
     return InvalidRowError(f"line {line}: {detail}", line=line)
+
+
+def check_rows(body: bytes, after: int, rows_max: int) -> int:
+    """Check the body of an append to a mirror. Returns its last SeqNo, `after` if it is empty.
+
+    The error for an invalid body has the line number. The syntax of a row is the same as for followers.
+    """
+    count = body.count(b"\n")
+    if count > rows_max:
+        raise TooManyMessagesError(f"an append may have at most {rows_max} rows, this one has {count}")
+    if body and not body.endswith(b"\n"):
+        raise _change_error(count + 1, "the row does not end with a newline, so it may be incomplete; send it again")
+    last = after
+    try:
+        for number, row in enumerate(RowReader().feed(body), 1):
+            if row.seqno <= last:
+                raise _change_error(
+                    number, f"row {row.seqno} does not come after row {last}; send rows in order, each once"
+                )
+            last = row.seqno
+    except InvalidRowError as error:
+        raise InvalidChangeError(error.detail, line=error.line) from None
+    return last
+
+
+def _change_error(line: int, fault: str) -> InvalidChangeError:
+    return InvalidChangeError(f"line {line}: {fault}", line=line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headwater.engine.reporting import EngineReport
 from headwater.errors import NotReadyError
 from headwater.server import compression
 from headwater.server.http import Request, Response
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     from headwater.server.observing.gathering import Samples
     from headwater.server.service import Service
     from headwater.store.contract import StoreReport
-from headwater.engine.reporting import EngineReport
 
-if TYPE_CHECKING:
-    from headwater.server.service import Service
+HEALTH = frozenset({"/healthz", "/readyz"})  # never refused
+PROBES = HEALTH | {"/metrics"}  # served even if other reads are refused because of unread responses
+_NO_STORE = ("cache-control", "no-store")
+_PLAIN = ("content-type", "text/plain; charset=utf-8")
 
 
 def unready(service: Service, report: EngineReport) -> list[str]:
@@ -34,12 +36,6 @@ def unready(service: Service, report: EngineReport) -> list[str]:
     if service.memory is not None and service.memory.short:
         reasons.append("memory is short")
     return reasons
-
-
-HEALTH = frozenset({"/healthz", "/readyz"})  # never refused
-PROBES = HEALTH | {"/metrics"}  # served even if other reads are refused because of unread responses
-_NO_STORE = ("cache-control", "no-store")
-_PLAIN = ("content-type", "text/plain; charset=utf-8")
 
 
 async def healthz(service: Service, request: Request, _: str) -> Response:
@@ -60,9 +56,9 @@ async def metrics(service: Service, request: Request, _: str) -> Response:
     """Collects the metrics on the event loop, and formats them in a thread."""
     from headwater.server.observing.gathering import gather
 
-    found, report = gather(service)
+    samples, report = gather(service)
     accept, encoding = request.headers.get("accept", ""), request.headers.get("accept-encoding")
-    data, content_type = await asyncio.get_running_loop().run_in_executor(None, _text, found, report.store, accept)
+    data, content_type = await asyncio.get_running_loop().run_in_executor(None, _text, samples, report.store, accept)
     headers = (("content-type", content_type), _NO_STORE, ("vary", "accept, accept-encoding"))
     chosen = None if encoding is None else compression.choose_encoding(encoding)
     if chosen is None:
@@ -71,9 +67,9 @@ async def metrics(service: Service, request: Request, _: str) -> Response:
     return Response(200, (*headers, ("content-encoding", chosen)), (encoded,))
 
 
-def _text(found: Samples, store: StoreReport, accept: str) -> tuple[bytes, str]:
+def _text(samples: Samples, store: StoreReport, accept: str) -> tuple[bytes, str]:
     from headwater.server.observing.gathering import add_space
 
     if store.space is not None:
-        add_space(found, store.space())
-    return render(found, accept)
+        add_space(samples, store.space())
+    return render(samples, accept)
