@@ -352,6 +352,11 @@ class Outbox:
         """Send nothing any more."""
         self._move(ProducerEvent.STOP)
 
+    def check_finished(self) -> None:
+        """After `finish`: raise an error if the producer was stopped before the stream was closed."""
+        if self.state is OutboxState.STOPPED and self.failure is None:
+            raise ClientError("the producer was closed before it could close the stream; close the stream itself")
+
     # The queue
 
     @property

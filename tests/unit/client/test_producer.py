@@ -184,6 +184,44 @@ def test_cancelling_a_producer_leaves_in_time(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
+def test_a_close_of_the_stream_ends_when_the_producer_is_closed() -> None:
+    refused: list[Any] = []
+
+    async def main() -> None:
+        http = _unavailable("async")
+        async with AsyncClient("http://server", retry=QUICK, http=http, on_error=refused.append) as client:
+            stream = client.stream("x", content_type="application/json")
+            producer = stream.producer(delivery_timeout_s=3_600)
+            closing = asyncio.create_task(producer.close_stream())
+            await wait_until_async(lambda: refused)  # it retries
+            await producer.close()
+            with pytest.raises(ClientError, match="before it could close the stream"):
+                await asyncio.wait_for(closing, LIMIT_S)
+
+    asyncio.run(main())
+
+
+def test_a_blocking_close_of_the_stream_ends_when_the_producer_is_closed() -> None:
+    retried = threading.Event()
+    errors: list[ClientError] = []
+    with Client("http://server", retry=QUICK, http=_unavailable("sync"), on_error=lambda _: retried.set()) as client:
+        producer = client.stream("x", content_type="application/json").producer(delivery_timeout_s=3_600)
+
+        def close_stream() -> None:
+            try:
+                producer.close_stream()
+            except ClientError as error:
+                errors.append(error)
+
+        closing = threading.Thread(target=close_stream)
+        closing.start()
+        assert retried.wait(LIMIT_S)
+        producer.close()
+        closing.join(LIMIT_S)
+        assert not closing.is_alive()
+    assert [str(error) for error in errors if "before it could close the stream" in str(error)]
+
+
 def test_the_stream_is_closed_behind_what_was_appended(client: Client, stream: Stream) -> None:
     producer = stream.producer()
     for number in range(5):

@@ -141,6 +141,7 @@ class AsyncProducer(Owned, Unpicklable):
             if self._timer is not None:
                 self._timer.cancel()
             self._sending.cancel()
+            await self._notify(BatchOutcome())  # `close_stream` may wait for a request that was cancelled
 
     async def close_stream(self, final: Any = UNSET, timeout_s: float | None = None) -> None:
         """Close the stream after all appended messages, with `final` as its last message if given. Then stop.
@@ -157,6 +158,7 @@ class AsyncProducer(Owned, Unpicklable):
                 await self._changed.wait_for(lambda: box.state is not OutboxState.FINISHING)
         except TimeoutError:
             raise TimeoutError(f"the stream is not closed after {timeout_s} s") from None
+        box.check_finished()
         await self.close()
 
     async def __aenter__(self) -> AsyncProducer:

@@ -162,6 +162,7 @@ class Producer(Owned, Unpicklable):
                 return
             if not self._changed.wait_for(lambda: box.state is not OutboxState.FINISHING, timeout_s):
                 raise TimeoutError(f"the stream is not closed after {timeout_s} s")
+            box.check_finished()
         self.close()
 
     def __enter__(self) -> Producer:
