@@ -29,6 +29,7 @@ UNITS = {"/s": "per second", "appends/s": "per second", "ms": "milliseconds", "s
 WIDTH_IN, LABELS_IN, MARGIN_IN = 8.0, 2.05, 0.15
 BAR_IN, HEADING_IN, TITLE_IN, GAP_IN = 0.23, 0.27, 0.36, 0.16
 LINE_IN, FOOTER_COLUMNS, LABEL_COLUMNS = 0.17, 122, 22
+LABEL_SHARE = 0.17  # of the height of a panel: the least distance of two labels
 BAR_SHARE = 0.55  # share of the longest bar in the width of a panel; the rest is for figures
 DPI = 200  # two pixels for each of a page 800 pixels wide
 
@@ -297,12 +298,23 @@ class Curve:
 def _draw_curves(figure: Figure, title: str, top_in: float, curves: list[Curve]) -> Axes:
     _title(figure, title, top_in)
     axes = _axes(figure, top_in - TITLE_IN, 1.0, 0.7)
-    for curve, colour in zip(curves, (OURS, PEERS[0]), strict=False):
-        axes.plot(curve.times, curve.values, color=colour, linewidth=1.6)
-        last = (curve.times[-1], curve.values[-1])
-        axes.annotate(f"{curve.label} {number(last[1])}", last, **_beside(5), size=9, color=TEXT)
-    axes.set_xlim(0, max(curve.times[-1] for curve in curves) * (1.25 if len(curves[0].label) < 20 else 1.5))
-    axes.set_ylim(0, max(value for curve in curves for value in curve.values) * 1.08)
+    highest = max(value for curve in curves for value in curve.values)
+    label_at = 0.0  # of the label below
+    for curve in sorted(curves, key=lambda curve: curve.values[-1]):
+        axes.plot(curve.times, curve.values, color=(OURS, PEERS[0])[curves.index(curve)], linewidth=1.6)
+        last = curve.values[-1]
+        label_at = max(last, label_at + highest * LABEL_SHARE)
+        axes.annotate(
+            f"{curve.label} {number(last)}",
+            (curve.times[-1], label_at),
+            **_beside(5),
+            size=9,
+            color=TEXT,
+            annotation_clip=False,
+        )
+    longest = max(len(curve.label) for curve in curves)
+    axes.set_xlim(0, max(curve.times[-1] for curve in curves) * (1.25 if longest < 20 else 1.5))
+    axes.set_ylim(0, highest * 1.08)
     axes.locator_params(axis="y", nbins=4)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.tick_params(labelsize=8.5, color=GREY, labelcolor=GREY)
