@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~]*?)[ \t]*")
+_TOKEN = re.compile(r"[!-~]+")
 _AUTHORIZATION = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+ +[!-~][ -~]*")
 
 Url: TypeAlias = Annotated[
@@ -112,6 +113,10 @@ def server_named(
     named = {name.lower() for name in headers}
     if len(named) < len(header or ()):
         raise typer.BadParameter("a header is given twice", param_hint="--header")
+    if token is not None and not _TOKEN.fullmatch(token):
+        where = "--token" if is_token_given else "HEADWATER_TOKEN"
+        what = "printable ASCII without spaces" if token.strip() else "a token, but it is empty"
+        raise typer.BadParameter(f"expected {what}", param_hint=where)
     own = token if is_token_given else None
     if (own is not None) + (auth is not None) + ("authorization" in named) > 1:
         raise typer.BadParameter("give one of --token, --auth and an Authorization header", param_hint="--auth")

@@ -6,6 +6,7 @@ import base64
 import copy
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -193,9 +194,7 @@ class Session:
                 given["authorization"] = f"Bearer {self.credentials.token}"
         given |= request.headers
         for name, value in given.items():
-            if not (value.isascii() and value.isprintable()):
-                shown = _SECRET.get(name) or repr(value[:80])
-                raise ValueError(f"{name} must be printable ASCII: {shown}")
+            _check_header(name, value)
         return msgspec.structs.replace(request, url=url, headers=given)
 
     def fixed_headers(self) -> dict[str, str]:
@@ -221,6 +220,20 @@ class Session:
 
 
 _SECRET = {"authorization": "the token", "cookie": "the cookie"}
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def _check_header(name: str, value: str) -> None:
+    """Refuse what HTTP cannot carry. httpx would report it as a failure of the connection, which is retried."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"not the name of a header: {name[:80]!r}")
+    if name.lower() == "authorization" and value.strip().lower() == "bearer":
+        raise ValueError("the token is empty")
+    shown = _SECRET.get(name.lower()) or repr(value[:80])
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{name} must be printable ASCII: {shown}")
+    if value != value.strip():
+        raise ValueError(f"{name} must not begin or end with a space: {shown}")
 
 
 def _checked(url: str) -> SplitResult:

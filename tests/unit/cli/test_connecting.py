@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+import typer
 
-from headwater.cli.connecting import Server, root_of
+from headwater.cli.connecting import Server, root_of, server_named
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,13 @@ def test_credentials_of_the_command_line_come_before_those_of_the_environment() 
     assert Server("http://host/", {}, "t").all_headers() == {"authorization": "Bearer t"}
     assert Server("http://host/", {"Authorization": "Key k"}, "t").all_headers() == {"Authorization": "Key k"}
     assert Server("http://ann:pw@host/", {}, "t").all_headers() == {}
+
+
+@pytest.mark.parametrize("token", ["", " ", "a b", "a\n", "\u20ac"])
+@pytest.mark.parametrize(("is_token_given", "where"), [(True, "--token"), (False, "HEADWATER_TOKEN")])
+def test_a_token_that_cannot_be_sent_is_a_wrong_call(token: str, is_token_given: bool, where: str) -> None:
+    with pytest.raises(typer.BadParameter) as refusal:
+        server_named("http://host", token, None, None, is_token_given=is_token_given)
+    assert refusal.value.param_hint == where
+    expected = "printable ASCII without spaces" if token.strip() else "a token, but it is empty"
+    assert refusal.value.message == f"expected {expected}"

@@ -128,6 +128,27 @@ def test_headers_and_parameters_go_with_every_request(make: Callable[..., Client
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"token": ""}, "the token is empty"),
+        ({"token": lambda: " "}, "the token is empty"),
+        ({"token": "s3cret "}, "authorization must not begin or end with a space: the token"),
+        ({"headers": {"Authorization": "Bearer "}}, "the token is empty"),
+        ({"headers": {"x-a": " b"}}, "x-a must not begin or end with a space: ' b'"),
+        ({"headers": {"x-a": "b\nc"}}, "x-a must be printable ASCII"),
+        ({"headers": {"x a": "b"}}, "not the name of a header: 'x a'"),
+    ],
+)
+def test_headers_that_http_cannot_carry_are_refused_before_a_request(
+    options: dict[str, Any], says: str, make: Callable[..., Client], there: Elsewhere
+) -> None:
+    with pytest.raises(ValueError, match=says) as refusal:
+        make(**options).stream("prices").create()
+    assert "s3cret" not in str(refusal.value)
+    assert there.asked == []
+
+
 def test_coroutine_functions_are_awaited() -> None:
     there = Elsewhere("async")
 
