@@ -119,7 +119,7 @@ def test_exit_codes(server: Server, path: str) -> None:
     run(server, "close", path)
     run(server, "append", path, "1", expect=failing.CONFLICT)
     ran = run(server, "read", f"{path}-missing", expect=failing.NOT_FOUND)
-    assert ran.stderr.endswith(b", or create the stream with: headwater create PATH\n")
+    assert ran.stderr.endswith(f", or create the stream with: headwater create {path}-missing\n".encode())
     run(server, "read", path, "--offset", "x", expect=failing.FAILED)
     run(server, "read", path, "--url", "nonsense", expect=failing.WRONG_CALL)
     run(server, "raed", path, expect=failing.WRONG_CALL)

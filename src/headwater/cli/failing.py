@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import socket
 import sqlite3
 import ssl
 import sys
 from collections.abc import Iterator
 from typing import NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -132,10 +133,11 @@ def described(error: errors.HeadwaterError) -> tuple[str, str]:
 
 
 def _find_of(path: str) -> str:
-    if TABLE_ROOT in path:
-        return "Correct the name (headwater table list), or create the table with: headwater table create NAME"
-    if STREAM_ROOT in path:
-        return "Correct the path (headwater list), or create the stream with: headwater create PATH"
+    if name := unquote(path.partition(TABLE_ROOT)[2]):
+        create = f"headwater table create {shlex.quote(name)}"
+        return f"Correct the name (headwater table list), or create the table with: {create}"
+    if name := unquote(path.partition(STREAM_ROOT)[2]):
+        return f"Correct the path (headwater list), or create the stream with: headwater create {shlex.quote(name)}"
     return f"Correct the URL: streams are below {STREAM_ROOT}, tables below {TABLE_ROOT}"
 
 

@@ -36,8 +36,10 @@ def command(
     """Take the lease from the old server, wait until it takes no more writes, and make a standby servable."""
     source = source_of(directory)
     if source is None and not (directory / layout.FORMAT_NAME).exists():
+        if not (directory / layout.STANDBY).exists():
+            raise BackupError(f"{directory} is not a standby or a data directory. Check the path.")
         command = f"headwater restore TARGET --to {directory} --follow"
-        raise BackupError(f"{directory} is no standby with data. Make one with: {command}")
+        raise BackupError(f"{directory} is a standby without data. Let it copy a backup first: {command}")
     where = target or (None if source is None else source.target)
     if where is None:
         raise ValueError(f"{directory} is a data directory; name the target with the lease: --target TARGET")

@@ -112,8 +112,9 @@ def test_a_locked_or_foreign_directory_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "way_out"),
     [
-        ("http://h/v1/stream/prices", "headwater create PATH"),
-        ("http://h/app/v1/table/prices", "headwater table create NAME"),
+        ("http://h/v1/stream/prices", ": headwater create prices"),
+        ("http://h/app/v1/table/prices", ": headwater table create prices"),
+        ("http://h/v1/stream/a%20b?offset=now", ": headwater create 'a b'"),
         ("http://h/v1/strem/prices", "streams are below /v1/stream/, tables below /v1/table/"),
     ],
 )

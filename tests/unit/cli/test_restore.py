@@ -114,13 +114,16 @@ def test_a_restored_directory_takes_the_lease(target: DirectoryTarget, tmp_path:
     ("arguments", "says"),
     [
         (("restore", "nowhere", "--to", "{}/x", "--follow", "--at", "1h"), "--follow and --at exclude each other"),
-        (("promote", "{}/nothing"), "is no standby with data"),
+        (("promote", "{}/nothing"), "nothing is not a standby or a data directory. Check the path."),
+        (("promote", "{}"), "is not a standby or a data directory. Check the path."),
+        (("promote", "{}/waiting"), "is a standby without data. Let it copy a backup first: headwater restore TARGET"),
         (("backup", "{}/data", "{}/target", "--keep", "0s"), "--keep must be at least 1 minute"),
     ],
 )
 def test_calls_that_make_no_sense(
     arguments: tuple[str, ...], says: str, target: DirectoryTarget, tmp_path: Path
 ) -> None:
+    (tmp_path / "waiting" / "standby").mkdir(parents=True)
     code, said = run(*(argument.format(tmp_path) for argument in arguments))
     assert code != 0
     assert says in said

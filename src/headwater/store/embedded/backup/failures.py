@@ -16,6 +16,15 @@ class TargetError(BackupError):
         super().__init__(f"{url}: {reason}. Check the target and try again; data that was copied is not copied again.")
 
 
+class NoBackupYetError(TargetError):
+    """The target has no complete backup. A standby waits for the first one."""
+
+    def __init__(self, url: str) -> None:
+        BackupError.__init__(
+            self, f"{url} has no complete backup yet. Start one with: headwater backup DIRECTORY {url} --follow"
+        )
+
+
 class MissingError(BackupError):
     """A file of a backup is missing in the target."""
 

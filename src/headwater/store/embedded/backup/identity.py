@@ -76,7 +76,8 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     try:
         lock = locking.acquire(folder / _LOCK_NAME)
     except locking.DirectoryInUseError as error:
-        raise BackupError(f"another backup to this target is {error.strerror}. Stop it or wait for it.") from None
+        reason = f"the target is {error.strerror}, which backs up {directory} too"
+        raise BackupError(f"{reason}. Stop it or wait for it.") from None
     share(folder / _LOCK_NAME, directory)
     try:
         yield

@@ -27,7 +27,7 @@ from headwater import limits
 from headwater.backoff import Backoff, Streak
 from headwater.store.embedded import index, layout, locking
 from headwater.store.embedded.backup.contents import chain, read_contents, read_timelines
-from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
+from headwater.store.embedded.backup.failures import BackupError, MissingError, NoBackupYetError, TargetError
 from headwater.store.embedded.backup.formats import FORMAT_NAME, BackupTimeline, PartName
 from headwater.store.embedded.backup.restoring import IndexEnd, finish, fold_parts, plan_restore, write_index
 from headwater.store.embedded.backup.snapshot import Progress
@@ -93,7 +93,7 @@ class Standby:
             if self.source is not None:
                 raise TargetError(self._target.url, f"{FORMAT_NAME} is missing, so it may not be mounted") from None
             if self._target.is_empty():
-                raise TargetError(self._target.url, _NO_BACKUP) from None
+                raise NoBackupYetError(self._target.url) from None
         check_claimed(self._target)
 
     def _read_place(self, source: StandbySource) -> IndexEnd:
@@ -134,7 +134,7 @@ class Standby:
         """Build a new index from the newest base, and use it instead of the old one."""
         timelines = read_timelines(self._target)
         if self.source is None and not any(read_contents(self._target, one).is_restorable for one in timelines):
-            raise TargetError(self._target.url, _NO_BACKUP)
+            raise NoBackupYetError(self._target.url)
         plan = plan_restore(self._target, None)
         old = None if self.source is None else self.source.index
         self._remove_all_but(old)
@@ -163,7 +163,6 @@ class Standby:
 
 
 _SOURCE_NAME = "standby.json"
-_NO_BACKUP = "it has no complete backup yet, for which the standby waits; start headwater backup --follow"
 _PROMOTING = "promoting"  # asks the process that follows the target to end
 
 
