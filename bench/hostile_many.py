@@ -89,7 +89,7 @@ class Scene:
 
 def pipelined(scene: Scene, count: int, request: Callable[[int], bytes]) -> dict[int, int]:
     """Send many requests over some connections, 16 at a time. Returns how often each status came. What an overloaded
-    machine refuses with 503 is sent again a second later, as clients do, and noted."""
+    machine refuses with 503 is sent again a second later, so that the run goes on, and breaks the bound."""
     statuses: Counter[int] = Counter()
     refused: list[int] = []
     lock = threading.Lock()
@@ -111,7 +111,7 @@ def pipelined(scene: Scene, count: int, request: Callable[[int], bytes]) -> dict
 
     at_once(CONNECTIONS, work)
     if refused:
-        scene.notes.append(f"refused with 503 and sent again: {len(refused)} requests")
+        scene.broken.append(f"refused with 503 and sent again: {len(refused)} requests")
     return statuses
 
 
