@@ -1,7 +1,7 @@
 """`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [overload]
-    [bounds] [--seconds 5] [--out DIR]
+    [bounds] [subscriptions] [many-live] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -17,6 +17,7 @@ from bench.auth_bench import run_auth
 from bench.bounds_bench import run_bounds
 from bench.client_bench import run_client
 from bench.history import RESULTS, save
+from bench.many_live import run_many_live
 from bench.overload_bench import run_overload
 from bench.pipeline_bench import run_pipeline
 from bench.report import Row, is_met, table
@@ -24,6 +25,7 @@ from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
 from bench.state_bench import run_state
+from bench.subscriptions_bench import run_subscriptions
 from bench.table_bench import run_tables
 
 BENCHES = {
@@ -38,6 +40,8 @@ BENCHES = {
     "auth": run_auth,
     "overload": run_overload,
     "bounds": run_bounds,
+    "subscriptions": run_subscriptions,
+    "many-live": run_many_live,
 }
 
 

@@ -48,11 +48,11 @@ def _compare(bench: Bench, what: str, servers: dict[Server, str]) -> None:
     costs: dict[Server, list[float]] = {server: [] for server in servers}
     for turn in range(PAIRS):
         for server in list(servers)[:: 1 if turn % 2 else -1]:
-            before_s = _processor_s(server)
+            before_s = processor_s(server)
             load = append_load(server, [[name] for name in NAMES], BODY, PART * bench.seconds, headers=servers[server])
             done = uvloop.run(load)
             rates[server].append(done.per_second)
-            costs[server].append((_processor_s(server) - before_s) / done.count * 1e6)
+            costs[server].append((processor_s(server) - before_s) / done.count * 1e6)
     open_, guarded = servers
     ratio = statistics.median(a / b for a, b in zip(rates[guarded], rates[open_], strict=True))
     cost = statistics.median(a / b for a, b in zip(costs[guarded], costs[open_], strict=True))
@@ -83,7 +83,7 @@ def _create(server: Server, headers: str) -> None:
                 raise RuntimeError(f"not created: {answer[:200]!r}")
 
 
-def _processor_s(server: Server) -> float:
+def processor_s(server: Server) -> float:
     """The processor time that a server has used, in all its threads."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S

@@ -23,7 +23,7 @@ import uvloop
 from bench.load import append_load, call, create_streams, delivery_load, read_all
 from bench.machine import describe_machine
 from bench.servers import ROOT, Server, running
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 HOT_BYTES = 50_000_000

@@ -20,8 +20,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import itertools
 import multiprocessing
 import re
+import socket
 import sys
 import tempfile
 import threading
@@ -31,12 +34,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bench import hostile_many
 from bench.history import save
 from bench.hostile_server import STALL
 from bench.hostile_tools import MIB, at_once, authorization, connect, drain, hang_up, head, many, post, put, send
 from bench.servers import Server, running
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 from headwater.server.auth.editing import add_token
 
 LARGE = 16 * MIB
@@ -320,6 +325,51 @@ def filled_caches(server: Server) -> None:
     at_once(8, ask)
 
 
+def hanging_receivers(server: Server) -> None:
+    """Webhooks to 300 hosts that accept connections and never answer, and to one that answers without end."""
+    put(server, "hooked/0", "application/json", b"[1]")
+    with contextlib.ExitStack() as stack:
+        for number in range(300):
+            sock = stack.enter_context(socket.socket())
+            sock.bind((f"127.0.{1 + number // 200}.{1 + number % 200}", 0))
+            sock.listen(64)
+            url = "http://{}:{}/".format(*sock.getsockname())
+            config = {"type": "webhook", "pattern": "hooked/*", "webhook": {"url": url}, "lease_ttl_ms": 600_000}
+            put(server, f"__ds/subscriptions/{number}", "application/json", msgspec.json.encode(config))
+            if number == 0:
+                threading.Thread(target=_answer_without_end, args=(sock,), daemon=True).start()
+        until_s = time.monotonic() + ATTACK_S
+        while time.monotonic() < until_s:
+            post(server, "hooked/0", "application/json", b"[1]")
+
+
+def _answer_without_end(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            sock, _ = listener.accept()
+            with sock:
+                send(sock, b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+                while send(sock, b"100000\r\n" + b"x" * MIB + b"\r\n"):
+                    pass
+
+
+def many_wakes(server: Server) -> None:
+    """Appends to a stream that 1,000 subscriptions match, with paths that patterns are made for."""
+    put(server, "wake", "application/json")
+    config = {"type": "pull-wake", "wake_stream": "wake", "lease_ttl_ms": 600_000}
+    for number in range(1_000):
+        stars = "/".join("a*"[number >> bit & 1] for bit in range(10))
+        pattern = "**" if number % 2 else f"**/{stars}/z"
+        body = msgspec.json.encode({**config, "pattern": pattern})
+        put(server, f"__ds/subscriptions/{number}", "application/json", body)
+    until_s = time.monotonic() + ATTACK_S
+    deep = "/".join(["a"] * 60)
+    for number in itertools.count():
+        if time.monotonic() > until_s:
+            return
+        put(server, f"{deep}/{number}", "application/json", b"[1]")
+
+
 ATTACKS: dict[str, Callable[[Server], None]] = {
     "nothing": nothing,
     "hung-up uploads": hung_up_uploads,
@@ -335,6 +385,8 @@ ATTACKS: dict[str, Callable[[Server], None]] = {
     "pipelined upgrades": pipelined_upgrades,
     "chunk extensions": chunk_extensions,
     "filled caches": filled_caches,
+    "hanging receivers": hanging_receivers,
+    "many wakes": many_wakes,
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from bench.servers import Server
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 
 
 @dataclass(frozen=True)

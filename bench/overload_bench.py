@@ -25,7 +25,7 @@ from bench.overload_load import Clients, Outcome
 from bench.report import Row
 from bench.server_bench import BODY, Bench
 from bench.servers import Server, headwater
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 
 MIB = 1024 * 1024
 BATCH = b"[" + b",".join([BODY] * 100) + b"]"

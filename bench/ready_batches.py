@@ -58,7 +58,7 @@ class _Reader(DataSourceReader):
         left = self._rows // self._parts
         ready = pa.RecordBatch.from_pydict({"value": pa.array(["x" * 100] * BATCH, pa.string())})
         if self._url is not None:
-            connection = ConnectionOptions(url=self._url, connect_s=10, answer_s=30, retry_s=60)
+            connection = ConnectionOptions(url=self._url)
             with Client(self._url) as client:
                 url = client.stream("messages").url
             for body, _ in fetch(connection, url, *partition.value):

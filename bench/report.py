@@ -22,6 +22,8 @@ TITLES = {
     "restart": "Restart over a large data directory",
     "bounds": "Bounds of the event loop, memory and Notify",
     "overload": "Overload: more load, senders and memory than the server allows",
+    "subscriptions": "Subscriptions, beside a server without them and the Node reference",
+    "many-live": "500 streams over one connection, beside a connection for each",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
     "day": "A day of batches of materialize, in fast forward",

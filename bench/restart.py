@@ -19,7 +19,7 @@ import uvloop
 from bench.history import RESULTS, save
 from bench.load import call
 from bench.servers import headwater
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 from headwater.engine.clock import SteadyClock
 from headwater.limits import Limits
 from headwater.log.content import ContentKind

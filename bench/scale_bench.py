@@ -55,7 +55,7 @@ def _plan(bench: Bench, server: Server, how: str, given: dict[str, str]) -> None
     """Measure what a trigger does: find the tails of the streams, the new ranges, and their parts."""
     options = read_options({"url": server.url, **given}, bounded=False)
     spans = []
-    with options.connection.open() as client:
+    with options.open() as client:
         planner = Planner(options, client)
         start = to_json(planner.resolve("earliest", planner.check()))
         for _ in range(RUNS):
@@ -74,10 +74,10 @@ def _plan(bench: Bench, server: Server, how: str, given: dict[str, str]) -> None
 
 def _publish(bench: Bench, server: Server) -> None:
     options = msgspec.structs.replace(write_options({"url": server.url}), content_type="application/json")
-    with options.connection.open() as client:
+    with options.open() as client:
         for batch, note in enumerate(("targets are created", "targets exist")):
             started = time.perf_counter()
-            parts = [_gathered(client, options.request_bytes, batch, task) for task in range(TASKS)]
+            parts = [_gathered(client, options.max_request_bytes, batch, task) for task in range(TASKS)]
             Publisher(client, options, "bench").publish(batch, parts)
             span_s = time.perf_counter() - started
             bench.note(Row(f"a batch to {TARGETS:,} targets", "headwater", span_s, "s", None, "", note))

@@ -23,7 +23,7 @@ from bench.load import (
 )
 from bench.report import Row
 from bench.servers import Server, headwater, reference
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 SUBSCRIBERS = ((1, 200), (100, 100), (1_000, 40))

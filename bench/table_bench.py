@@ -15,7 +15,7 @@ from bench.load import STREAMS, TABLES, Appends, Wire, append_load, call, create
 from bench.report import Row
 from bench.server_bench import BODY, Bench, durable
 from bench.servers import ROOT, Server, headwater
-from headwater.client.load import percentile
+from headwater.cli.load import percentile
 
 ROWS_SMALL, ROWS_LARGE = 10_000, 10_000_000
 ROWS_PER_APPEND = 50_000

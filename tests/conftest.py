@@ -67,6 +67,7 @@ SLOW = (
     "tests/fault/test_chains.py",
     "tests/fault/test_disk_failures.py",
     "tests/fault/test_sabotage.py",
+    "tests/fault/test_sabotaged_subscriptions.py",
     "tests/fault/test_views.py",
     "tests/spark/test_archive.py",
     "tests/spark/test_folding.py",

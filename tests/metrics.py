@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.servers import Server
 from tests.waiting import wait_until
 
-LONG_POLL, SSE, TABLE = "long-poll", "sse", "table"  # kinds of live readers
+LONG_POLL, SSE, COMBINED, TABLE = "long-poll", "sse", "combined", "table"  # kinds of live readers
 
 
 def value_in(text: str, name: str, **labels: str) -> float:

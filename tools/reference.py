@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,24 @@ import typer
 from headwater import errors
 from headwater.cli.whole import app
 from headwater.limits import Limits, bounds_of
-from headwater.options import Option
+from headwater.options import Option, options_of
 from headwater.server.auth.route_rules import Subject
 from headwater.server.auth.signing import PARAMETER
 from headwater.server.observing.metrics import METRICS
 from headwater.server.routes import ROUTES, Route
 from headwater.server.settings import OPTIONS, variable
+from headwater.spark.connection import ConnectionOptions
+from headwater.spark.options import (
+    ReadOptions,
+    SourceOptions,
+    StateReadOptions,
+    StateWriteOptions,
+    StreamReadOptions,
+    StreamWriteOptions,
+    WriteOptions,
+)
+from headwater.spark.parsing import FormatOptions
+from headwater.spark.tables.options import TableReadOptions, TableWriteOptions
 from tools import reference_texts as texts
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -58,6 +71,7 @@ def _scope(route: Route) -> str:
         Subject.PATH: f"`{rule.action}:{{path}}`",
         Subject.NAMED: f"`{rule.action}` of what the query names",
         Subject.LIST: f"`{rule.action}`; the response lists only what may be read",
+        Subject.MANY: f"`{rule.action}` of each stream",
         Subject.SERVER: f"`{rule.action}:**`",
         Subject.METRICS: f"`{rule.action}:**`, unless `open_metrics`",
     }
@@ -181,6 +195,47 @@ def _number(name: str, value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,}"
 
 
+SPARK_OPTIONS: dict[str, tuple[type[FormatOptions], type[FormatOptions]]] = {  # of the first struct, not the second
+    "Options of all formats": (ConnectionOptions, FormatOptions),
+    "Reading": (SourceOptions, ConnectionOptions),
+    "Reading streams": (ReadOptions, SourceOptions),
+    "Reading durable-streams": (StreamReadOptions, ReadOptions),
+    "Reading stream-state": (StateReadOptions, ReadOptions),
+    "Reading stp": (TableReadOptions, SourceOptions),
+    "Writing": (WriteOptions, ConnectionOptions),
+    "Writing streams": (StreamWriteOptions, WriteOptions),
+    "Writing stream-state": (StateWriteOptions, StreamWriteOptions),
+    "Writing stp": (TableWriteOptions, WriteOptions),
+}
+
+
+def spark() -> str:
+    parts = [f"## {title}\n\n{_format_table(*kinds)}" for title, kinds in SPARK_OPTIONS.items()]
+    return f"""# Options of the Spark formats
+
+[Spark](../spark.md) describes the formats `durable-streams`, `stream-state` and `stp`. Names are case-insensitive. A format
+refuses options that it does not have, and options that have no effect in a batch or in a streaming query. *Streams* are
+`durable-streams` and `stream-state`. Where *for* is empty, an option is for batch reads and streaming queries.
+
+{chr(10).join(parts)}"""
+
+
+def _format_table(kind: type[FormatOptions], base: type[FormatOptions]) -> str:
+    known = {(option.name, option.help) for option in options_of(base)}
+    options = [option for option in options_of(kind) if (option.name, option.help) not in known]
+    rows = [(f"`{option.name}`", _format_default(option), option.only, option.help) for option in options]
+    return table(("option", "default", "for", "what"), rows)
+
+
+def _format_default(option: Option) -> str:
+    if option.is_required:
+        return "required"
+    if isinstance(option.default, bool | enum.Enum | str):
+        shown = str(getattr(option.default, "value", option.default))
+        return f"`{shown.lower() if option.kind is bool else shown}`" if shown else ""
+    return _number(option.name.lower(), option.default) if isinstance(option.default, int | float) else ""
+
+
 def metrics() -> str:
     rows = [
         (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
@@ -270,6 +325,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "headers.md": headers,
     "errors.md": error_page,
     "options.md": options,
+    "spark.md": spark,
     "commands.md": commands,
     "metrics.md": metrics,
 }

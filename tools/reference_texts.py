@@ -10,6 +10,7 @@ TABLE = "/v1/table/{path}"
 NURL = "/v1/table/{path}/notify"
 STREAM_CONTROL = "/v1/stream/__ds"
 TABLE_CONTROL = "/v1/table/__stp"
+SUBSCRIPTION = f"{STREAM_CONTROL}/subscriptions/{{id}}"
 
 ROUTES = {
     "GET /": "Name, version and routes of the server.",
@@ -21,9 +22,23 @@ ROUTES = {
     f"GET {STREAM_CONTROL}/streams": "A page of the list of streams. See [List of streams](../protocol.md#extensions).",
     f"GET {STREAM_CONTROL}/splits": "Offsets at which a range of a stream can be cut into parts.",
     f"GET {STREAM_CONTROL}/records": "Offset and time of each record of a range.",
-    f"GET {STREAM_CONTROL}/top": "Load of the server and its busiest or largest streams.",
+    f"GET {STREAM_CONTROL}/live": "Follow many streams over one connection. See [Many streams over one connection](../protocol.md#many-streams-over-one-connection).",
+    f"POST {STREAM_CONTROL}/live": "The same with the parameters as a form in the body, for lists that are too long for a URL.",
+    f"GET {STREAM_CONTROL}/top": "Load of the server, its busiest or largest streams, and what is behind.",
     f"GET {STREAM_CONTROL}/usage": "What the path prefixes and tokens with quotas hold, and their quotas, as JSON. See [Operations](../operations.md#limits-and-overload).",
     f"POST {STREAM_CONTROL}/sign": "A signed URL of a stream or table. See [Signed URLs](../security.md#signed-urls).",
+    f"GET {STREAM_CONTROL}/jwks.json": "The public keys that verify webhooks, as a JWK Set. See [Subscriptions](../subscriptions.md#webhooks).",
+    f"POST {STREAM_CONTROL}/rotate-key": "Sign webhooks with a new key. The old one stays published for a day.",
+    f"GET {STREAM_CONTROL}/subscriptions": "A page of the list of subscriptions, with lag, leases and failures.",
+    f"PUT {SUBSCRIPTION}": "Create a subscription, or confirm that it exists with this configuration. See [Subscriptions](../subscriptions.md).",
+    f"GET {SUBSCRIPTION}": "The configuration of a subscription, its streams and their acked offsets.",
+    f"DELETE {SUBSCRIPTION}": "Delete a subscription.",
+    f"POST {SUBSCRIPTION}/streams": "Link streams by name, at their tails.",
+    f"DELETE {SUBSCRIPTION}/streams/{{path}}": "Remove a link by name.",
+    f"POST {SUBSCRIPTION}/callback": "The callback of a webhook: ack offsets, extend the lease, end the wake. With the token of the wake.",
+    f"POST {SUBSCRIPTION}/claim": "Claim a subscription as a worker.",
+    f"POST {SUBSCRIPTION}/ack": "Ack offsets, extend the lease, end the wake. With the token of the claim.",
+    f"POST {SUBSCRIPTION}/release": "End the wake without acks. With the token of the claim.",
     f"PUT {STREAM}": "Create a stream, a fork or a view. A body is its first append.",
     f"POST {STREAM}": "Append to a stream, close it, or both.",
     f"GET {STREAM}": "Read a stream from an offset; follow it with `live`.",
@@ -63,6 +78,12 @@ _RANGE = {
     "until": "Where the range ends. The tail by default.",
 }
 
+_LIVE = {
+    "stream": "`PATH@OFFSET`, once for each stream: its path, percent-encoded, and where to begin, as `offset` of a read. The last `@` separates. `PATH` alone is the beginning.",
+    "subscription": "Instead: the id of a subscription, whose streams are followed.",
+    "ids": "`false`: events have no `id`. A client that keeps the offset of each stream does not need it.",
+}
+
 PARAMETERS = {
     f"GET {STREAM}": {
         "offset": "Where to begin: an offset that the server gave, `-1` (default) for the beginning, `now` for the tail.",
@@ -83,9 +104,20 @@ PARAMETERS = {
         "limit": "Records in the response, 1 to 10,000. 1,000 by default.",
         "compact": "`true`: two columns of numbers, `ends` and `times_ms`, instead of a list of records.",
     },
+    f"GET {STREAM_CONTROL}/live": _LIVE,
+    f"POST {STREAM_CONTROL}/live": _LIVE,
     f"GET {STREAM_CONTROL}/top": {
         "by": "Order of the streams: `rate` (default) or `size`.",
         "limit": "Streams in the response, 1 to 100. 20 by default.",
+    },
+    f"GET {STREAM_CONTROL}/subscriptions": {
+        "prefix": "Only ids that begin with this.",
+        "after": "Only ids after this one: `next_after` of the page before.",
+        "limit": "Subscriptions in the response, 1 to 1,000. 100 by default.",
+    },
+    f"GET {SUBSCRIPTION}": {
+        "after": "Only streams after this path: `streams_next_after` of the page before.",
+        "limit": "Streams in the response, 1 to 1,000, which is the default.",
     },
     f"POST {STREAM_CONTROL}/sign": {
         "url": "The URL path of the stream or table.",

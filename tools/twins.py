@@ -13,8 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "headwater"
+CLIENT = ("client", "follow", "reader", "stream", "subscription", "table", "table_reader", "webhooks", "worker")
 MODULES = [
-    *(SOURCE / "client" / "aio" / f"{name}.py" for name in ("client", "reader", "stream", "table", "table_reader")),
+    *(SOURCE / "client" / "aio" / f"{name}.py" for name in CLIENT),
     SOURCE / "state" / "aio" / "streamdb.py",
 ]
 
@@ -40,6 +41,8 @@ WORDS = (
     (r"server, for one event loop\. Close", "server. It can be shared between threads. Close"),
     (r" All of these functions may be coroutine\n    functions\.", ""),
     (r"another task waits", "another thread waits"),
+    (r"\bimport asyncio\b", "import threading"),
+    (r"\basyncio\.Lock\b", "threading.Lock"),
     (r"suppress\(RuntimeError\)(?=:  # it is running)", "suppress(ValueError)"),
 )
 

@@ -12,6 +12,7 @@ What resets the wait is a success: `Streak.reset`. Each caller says what counts 
     reads of streams                    a complete piece or event
     reads and followers of tables       a new row, or a valid response
     appends of a producer               the batch is stored
+    claims of a worker                  all pending events of a claim are processed
     Notify                              a 2xx; the NURL is advertised again
     handshakes of followers             any response that is not retried
     views                               the view has advanced

@@ -148,3 +148,91 @@ def test_tokens_reach_every_tab_once_although_the_model_is_killed(
             wait_until(lambda: all(whole(tab) for tab in ("first", "second", "late")))
         expected = runpy.run_path(str(EXAMPLES / "token-stream" / "model.py"))["TEXT"].format(prompt="What are you?")
         assert [text(tab) for tab in ("first", "second", "late")] == [expected] * 3
+
+
+@pytest.mark.timeout(600)
+def test_five_hundred_rooms_are_shown_over_one_connection_although_the_server_is_killed(
+    chromium: Browser, screenshots: Path, tmp_path: Path
+) -> None:
+    serve, feed, web = commands("many-rooms")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    options = ("--port", str(port), "--data-dir", str(tmp_path / "data"))
+
+    def counts() -> dict[str, int]:
+        found: dict[str, int] = chromium.run("rooms", "({...counts})")
+        return found
+
+    def shown() -> dict[str, int]:
+        found: dict[str, int] = chromium.run(
+            "rooms", "Object.fromEntries([...rooms].map(([path, room]) => [path, room.next]))"
+        )
+        return found
+
+    with website(web) as page, Client(url) as client, contextlib.ExitStack() as stack:
+        process, _ = stack.enter_context(started(serve, *options))
+        with started(feed, HEADWATER_URL=url, PER_SECOND="1000"):
+            chromium.open("rooms", f"{page}?server={url}")
+            wait_until(lambda: counts()["rooms"] == 500 and counts()["shown"] > 200)
+            chromium.screenshot("rooms", screenshots / "many-rooms.png")
+            for kill in range(3):
+                before = counts()
+                process.kill()
+                process.wait()
+                process, _ = stack.enter_context(started(serve, *options))
+                wait_until(
+                    lambda before=before: (
+                        counts()["connections"] > before["connections"]  # type: ignore[misc]
+                        and counts()["shown"] > before["shown"] + 200
+                    )
+                )
+                for number in range(kill, 500, 50):
+                    chromium.run("rooms", f"toggle('rooms/{number}')")  # dropped
+            for kill in range(3):
+                for number in range(kill, 500, 50):
+                    chromium.run("rooms", f"toggle('rooms/{number}')")  # and followed again, from where it was
+        stored = dict.fromkeys(shown(), 0)
+        with client.follow(dict.fromkeys(stored, "-1")) as follow:
+            for batch in follow:
+                stored[batch.stream] += len(batch.items)
+                if batch.up_to_date:
+                    follow.drop(batch.stream)
+        wait_until(lambda: shown() == stored)
+        assert counts()["wrong"] == 0
+        assert counts()["shown"] == sum(stored.values())
+        client.stream("rooms/7").delete()
+        wait_until(lambda: chromium.run("rooms", "rooms.get('rooms/7').box.classList.contains('dropped')"))
+        client.stream("rooms/8").append({"n": stored["rooms/8"]})
+        wait_until(lambda: shown()["rooms/8"] == stored["rooms/8"] + 1)
+
+
+def test_an_event_source_follows_many_streams_and_resumes(chromium: Browser, tmp_path: Path) -> None:
+    """The browser's own reconnect, by the id of the last event."""
+    port = free_port()
+    options = ("--port", str(port), "--data-dir", str(tmp_path / "data"))
+    url = f"http://127.0.0.1:{port}"
+    paths = [f"es/{number}" for number in range(500)]
+    page = f"""<!doctype html><script>
+      const got = {{}}; let opened = 0;
+      const source = new EventSource("{url}/v1/stream/__ds/live?{"&".join(f"stream={path}" for path in paths)}");
+      source.onopen = () => {{ opened += 1; }};
+      source.addEventListener("data", (message) => {{
+        const event = JSON.parse(message.data);
+        (got[event.stream] ??= []).push(...event.messages);
+      }});
+    </script>"""
+    with page_server(page) as web, Client(url) as client, contextlib.ExitStack() as stack:
+        process, _ = stack.enter_context(started("headwater serve", *options))
+        for path in paths:
+            client.stream(path).create(messages=[0])
+        chromium.open("source", f"http://localhost:{web}/")
+        for kill in range(1, 4):
+            wait_until(lambda: chromium.run("source", "Object.values(got).flat().length") == 500 * kill)  # noqa: B023
+            process.kill()
+            process.wait()
+            process, _ = stack.enter_context(started("headwater serve", *options))
+            for path in paths:
+                client.stream(path).append(kill)
+        wait_until(lambda: chromium.run("source", "Object.values(got).flat().length") == 2_000)
+        assert chromium.run("source", "Object.values(got).every((one) => one.join() === '0,1,2,3')")
+        assert chromium.run("source", "opened") >= 4

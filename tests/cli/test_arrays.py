@@ -52,6 +52,7 @@ def test_an_array_without_messages_appends_nothing(server: Server, path: str) ->
         (b"[1, 2", "- is not JSON"),
         (b"", "- is not JSON"),
         (b"[1] [2]", "- is not JSON"),
+        (b"[" * 100_000 + b"]" * 100_000, "- is not JSON: JSON is nested too deeply"),
     ],
 )
 def test_what_is_no_array(server: Server, path: str, text: bytes, says: str) -> None:

@@ -163,16 +163,21 @@ def test_the_token_is_sent_and_never_shown(server: Server, path: str) -> None:
     assert b"secret" not in ran.stderr
 
 
-def test_paths_are_completed_from_the_server(server: Server, path: str) -> None:
+def completed(server: Server, words: str, url: str = "") -> bytes:
+    count = str(len(words.split()) - 1)
+    url = url or f"http://{server.host}:{server.port}"
+    names = {"_HEADWATER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count, "HEADWATER_URL": url}
+    completion = run_command(environment={**os.environ, **names})
+    assert (completion.returncode, completion.stderr) == (0, b"")
+    return completion.stdout
+
+
+def test_paths_and_names_are_completed_from_the_server(server: Server, path: str) -> None:
     run(server, "create", path)
-    ran = run(
-        server,
-        expect=0,
-        _HEADWATER_COMPLETE="complete_bash",
-        COMP_WORDS=f"headwater read {path[:-5]}",
-        COMP_CWORD="2",
-    )
-    assert path.encode() in ran.stdout
+    run(server, "table", "create", path)
+    for command in ("read", "table read"):
+        assert path.encode() in completed(server, f"headwater {command} {path[:-5]}")
+    assert completed(server, f"headwater table read {path[:-5]}", "ftp://nowhere").strip() == b""
 
 
 def test_bench_prints_a_table_and_leaves_nothing(server: Server) -> None:

@@ -61,6 +61,15 @@ def test_a_server_that_does_not_run_or_does_not_know_it_is_one_line() -> None:
     assert (code, got.count("\n")) == (failing.UNAVAILABLE, 1), got
 
 
+@pytest.mark.parametrize("command", [["top", "--once"], ["usage"]])
+def test_an_answer_that_is_nested_too_deeply_is_one_line(command: list[str]) -> None:
+    body = b'{"prefixes":[{"new":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}"
+    with stub_server(lambda method, path: (200, {"content-type": "application/json"}, body)) as server:
+        code, got = on_terminal(200, *command, url=server.url)
+    assert (code, got.count("\n")) == (failing.FAILED, 1), got
+    assert f"the server does not support headwater {command[0]}: JSON is nested too deeply" in got
+
+
 @pytest.mark.usefixtures("default_signals")
 def test_it_goes_on_after_a_failure_and_ends_with_ctrl_c() -> None:
     asked = 0

@@ -16,7 +16,7 @@ from bench.servers import NODE_DIR
 
 from tests.edges import DURABLE, NATIVE, UVICORN, edge
 
-EXPECTED = 332  # of 338 in suite 0.3.6: all but the six subscription tests
+EXPECTED = 338  # all of suite 0.3.6
 
 
 EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, UVICORN)))
@@ -60,5 +60,5 @@ def test_the_official_suite_passes(name: str, running: dict[str, Future[Any]]) -
     skipped = {test["ancestorTitles"][0] for test in results if test["status"] not in ("passed", "failed")}
     passed = [test for test in results if test["status"] == "passed"]
     assert failed == []
-    assert skipped == {"Reserved subscription APIs"}
+    assert skipped == set()
     assert len(passed) >= EXPECTED

@@ -9,11 +9,10 @@ from pathlib import Path
 from headwater.limits import Limits
 from headwater.store.contract import Store
 from headwater.store.embedded import index, layout, newest
-from headwater.store.embedded.disk import Disk, RealDisk
+from headwater.store.embedded.disk import Disk, RealDisk, Reserve
 from headwater.store.embedded.fold_worker import open_worker
 from headwater.store.embedded.folder import Reclaimed
 from headwater.store.embedded.recovery import recover
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import ThreadSyncer, best_syncer
 from headwater.store.embedded.threads import ThreadRunner

@@ -21,6 +21,7 @@ from headwater.protocol.state.as_changes import EventsAsChanges
 from headwater.protocol.tables.escaping import Escape
 from headwater.spark.columns import STATE_COLUMNS
 from headwater.spark.decoding import Events
+from headwater.spark.options import StateReadOptions
 from headwater.state import Collection, define_state
 from headwater.state.database import Database
 from headwater.state.following import EVENTS
@@ -41,7 +42,7 @@ def stream_db(messages: list[bytes]) -> State:
 
 
 def spark(messages: list[bytes]) -> State:
-    rows = Events(COLUMNS).decode_array(b"[%b]" % b",".join(messages)).to_pylist()
+    rows = Events(COLUMNS, StateReadOptions(url="")).decode_array(b"[%b]" % b",".join(messages)).to_pylist()
     state: dict[str, bytes] = {}
     for row in rows:
         if row["bad"] is not None:

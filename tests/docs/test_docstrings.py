@@ -49,7 +49,8 @@ def server() -> Iterator[Server]:
 def test_an_example_runs(name: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = EXAMPLES[name].replace("127.0.0.1:4437", f"{server.host}:{server.port}")
-    text = re.sub(r'(stream|table)\("', rf'\1("{name}/', text)  # of its own
+    text = re.sub(r'((?:stream|table)\(|pattern=|wake_stream=)"', rf'\1"{name}/', text)  # of its own
+    text = re.sub(r'subscription\("', f'subscription("{name}-', text)
     scope: dict[str, Any] = {"msgspec": msgspec, "Path": Path}
     for module in (asgi, errors, client, state, testing):
         scope |= {key: value for key, value in vars(module).items() if not key.startswith("_")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ import httpx
 import pytest
 
 from headwater.client import Client
-from tests.edges import free_port
+from tests.edges import free_port, memory_server
 from tests.example_commands import EXAMPLES, ROOT, commands, environment, started
 from tests.waiting import wait_until
 
@@ -65,6 +66,51 @@ def test_a_provider_and_a_hub() -> None:
         "provider  sees acme/fhir_read, other/fhir_read in its copy of the directory",
         "both      have the other's rows, with the same SeqNos and timestamps",
     ]
+
+
+@pytest.mark.slow
+def test_a_pool_of_workers() -> None:
+    serve, command = commands("worker-pool")
+    assert serve == "headwater serve --memory"
+    with memory_server() as server:
+        ran = subprocess.run(
+            [*command.replace("--seconds 20 --kill-every 2", "--seconds 6 --kill-every 1").split(), "--streams", "20"],
+            cwd=ROOT,
+            env=environment(HEADWATER_URL=f"http://{server.host}:{server.port}"),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.fullmatch(
+        r"all [1-9][\d,]* events were processed by \d+ workers, \d+ of them again", ran.stdout.splitlines()[-1]
+    )
+
+
+@pytest.mark.slow
+def test_webhooks_in_fastapi() -> None:
+    port = free_port()
+    _, app, create, append, look, forge = commands("fastapi-webhook")
+    with memory_server() as server:
+        url = f"http://{server.host}:{server.port}"
+        variables = {"HEADWATER_URL": url, "APP_URL": f"http://127.0.0.1:{port}"}
+        receiver = app.removeprefix("APP_URL=http://127.0.0.1:8000 ").replace("8000", str(port))
+        with started(receiver, says_ready=False, **variables):
+            wait_until(lambda: answers(f"http://127.0.0.1:{port}/pieces"))
+            for command in (create, append):
+                subprocess.run(shlex.split(command), env=environment(**variables), check=True, capture_output=True)
+            wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/pieces").json() == {"tea": 2, "cup": 1})
+            forged = subprocess.run(
+                shlex.split(forge.replace("8000", str(port))), check=True, capture_output=True, text=True
+            )
+            assert "no Webhook-Signature header" in forged.stdout
+        with Client(url) as client:  # while the app is away
+            client.stream("shop/orders/1").append({"sku": "tea", "pieces": 40})
+            with started(receiver, says_ready=False, **variables):
+                wait_until(lambda: answers(f"http://127.0.0.1:{port}/pieces"))
+                wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/pieces").json() == {"tea": 40})
+    assert look.startswith("curl")
 
 
 @pytest.mark.slow

@@ -16,12 +16,12 @@ from headwater.store.embedded.backup.failures import GapError
 from headwater.store.embedded.backup.formats import decode_part, encode_part
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.checking import Checker
+from headwater.store.embedded.disk import Reserve
 from headwater.store.embedded.fold import fold
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name, segment_numbers
 from headwater.store.embedded.recovery import recover
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.salvage import salvage
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint, check_messages
@@ -194,7 +194,7 @@ async def back_up_and_check(directory: Directory, world: World) -> None:
             _check_acknowledged(known, numbers, found[known])
         elif not known.may_be_deleted:
             raise BrokenPromiseError(f"the backup does not have {known.path}")
-    check_joint(writes, found, contents.documents | {key: b"" for key in KEYS if key not in contents.documents})
+    check_joint(writes, found, {key: contents.documents.get(key, b"") for key in KEYS})
 
 
 def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> None:

@@ -19,6 +19,7 @@ from enum import Enum
 from unittest.mock import patch
 
 from headwater import limits as bounds
+from headwater.backoff import Backoff
 from headwater.engine import Engine, rows
 from headwater.engine.clock import SteadyClock
 from headwater.errors import StorageFullError
@@ -26,9 +27,10 @@ from headwater.limits import Limits
 from headwater.log.commands import WriteDocument, WriteDocuments
 from headwater.log.moments import Moment
 from headwater.server.following import mirror
+from headwater.server.subscriptions import links, subscription
 from headwater.server.tables import active, feeds, snapshots, writes
+from headwater.store.embedded.disk import Reserve
 from headwater.store.embedded.recovery import recover
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.clients import ABSENT, Clients
 from tests.fault.copies import back_up_and_check, damage_and_salvage, new_directory
@@ -36,6 +38,7 @@ from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint
 from tests.fault.rows import check_damaged_row
 from tests.fault.sim import DeadlockError, SimFolder, SimIndex, SimLoop, SimReaders, SimRunner, SimSyncer, connect
 from tests.fault.sim_disk import CrashError, SimDisk
+from tests.fault.subscription_clients import Subscribers, SubscriptionWorld, seams
 from tests.fault.world import KEYS, PATHS, World
 
 LIMITS = Limits(
@@ -60,6 +63,12 @@ SMALL = (
     (writes, "CHANGES_INLINE_BYTES", 600),
     (mirror, "FOLLOW_BATCH_BYTES", 500),
     (bounds, "FULL_SEGMENT_BYTES", 300),
+    (bounds, "WAKE_STREAMS_MAX", 2),
+    (bounds, "SUBSCRIPTION_PENDING_MAX", 3),
+    (bounds, "SUBSCRIPTION_WRITES", 2),
+    (bounds, "WAKE_TOKEN_S", 10),
+    (links, "LIST_PAGE_MAX", 2),
+    (subscription, "_TELLS", Backoff(2.0, 20.0)),
 )
 
 
@@ -138,6 +147,7 @@ class History:
     lives: int = 6
     paths: tuple[str, ...] = PATHS
     conditional: float = 0.0
+    subscribed: bool = False  # there are subscriptions too
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -145,12 +155,13 @@ class History:
         self.clock = MachineClock(self.random)
         self.disk = self.directory.disk
         self.world = World(self.random, self.disk, self.paths, self.conditional)
+        self.subscriptions = SubscriptionWorld()
         self.now_s = 1_000.0
 
     def run(self) -> str:
         """Run all lives. Returns a digest of everything that happened."""
         with contextlib.ExitStack() as small:
-            for module, name, value in SMALL:
+            for module, name, value in (*SMALL, *seams(self.random)):
                 small.enter_context(patch.object(module, name, value))
             return self._run()
 
@@ -161,7 +172,9 @@ class History:
                 self._restart()
             last = life == self.lives - 1
             if not last:
-                self.disk.crash_in = self.random.randint(1, self.random.choice([15, 60, 400, 1500]))
+                # Subscriptions write more, and should live for some time.
+                steps = [60, 400, 1500, 4000] if self.subscribed else [15, 60, 400, 1500]
+                self.disk.crash_in = self.random.randint(1, self.random.choice(steps))
             self._run_life(last=last)
         self.directory.check()
         return self.disk.trace.hexdigest()
@@ -253,6 +266,9 @@ class History:
         clients = Clients(self.world, engine, LIMITS)
         await self._check_promises(clients, engine)
         clients.start()
+        subscribers = Subscribers(self.world, self.subscriptions, engine) if self.subscribed else None
+        if subscribers is not None:
+            await subscribers.start()
         backup = asyncio.ensure_future(self._back_up())
         rounds = 0
         since = self.clock.check((asyncio.get_running_loop().time(), engine.now_ms()))
@@ -262,6 +278,8 @@ class History:
             self._change_weather(clients, rounds, last=last)
             since = self.clock.check(since)
             clients.check()
+            if subscribers is not None:
+                subscribers.check()
             if backup.done():
                 backup.result()
         self.disk.full, self.disk.no_descriptors, self.disk.failing_sync_in = False, 0, None
@@ -269,8 +287,11 @@ class History:
         if not fatal:
             await clients.stop()
             clients.check()
+        if not fatal and subscribers is not None:
+            await subscribers.stop()
+            subscribers.check()
         if not fatal:
-            await self._end(clients, engine, last=last)
+            await self._end(clients, engine, subscribers, last=last)
         elif not self.disk.failed_syncs:
             raise fatal[0]
 
@@ -298,14 +319,19 @@ class History:
             return
         disk.full = self.random.random() < 0.1
         if disk.full and not was_full:
-            disk.reserved = disk.nodes.keys() >= {"reserve", "spare.journal"}
+            kept = [disk.nodes[name].allocated for name in ("reserve", "spare.journal") if name in disk.nodes]
+            disk.reserved = len(kept) == 2 and all(kept)  # a file without space is one that did not fit
 
-    async def _end(self, clients: Clients, engine: Engine, *, last: bool) -> None:
+    async def _end(self, clients: Clients, engine: Engine, subscribers: Subscribers | None, *, last: bool) -> None:
         """End a life without a crash."""
         await self._check_recovered(engine)
         await self._check_promises(clients, engine)
         await self._check_catalogue(engine)
+        if subscribers is not None and (last or self.random.random() < 0.3):
+            await subscribers.calm()
         if last or self.random.random() < 0.5:
+            if subscribers is not None:
+                await subscribers.service.stop()
             await engine.stop()
 
     # Guarantees

@@ -24,7 +24,8 @@ from headwater.store.embedded.backup.status import RestorableSpan, spans_of
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
 from tests.edges import free_port
-from tests.fault.test_kills import TABLE, TEXT, Life, Producer, TableProducer, read_all
+from tests.fault.killed_server import TEXT, Life, Producer
+from tests.fault.test_kills import TABLE, TableProducer, read_all
 from tests.waiting import LIMIT_S, wait_until_async
 
 STREAMS = 8

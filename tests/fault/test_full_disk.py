@@ -16,9 +16,9 @@ from headwater.errors import StorageFullError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.store.embedded import newest
+from headwater.store.embedded.disk import Reserve
 from headwater.store.embedded.journal_writer import SEAL_BYTES
 from headwater.store.embedded.recovery import recover
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault import sim
 from tests.fault.copies import Directory

@@ -13,7 +13,7 @@ from headwater.engine import Engine
 from headwater.engine.catalogue import Catalogue
 from headwater.engine.clock import SteadyClock
 from headwater.engine.loading import Loader
-from headwater.engine.reader import Reader
+from headwater.engine.reader import DurableReader
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
 from headwater.log import deciding, row_framing
@@ -254,7 +254,7 @@ def test_renewals_that_are_not_recorded_are_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_expired_streams_that_can_be_read_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reader, "_check_live", lambda self, stream, now_ms: stream.check_not_deleted())
+    monkeypatch.setattr(DurableReader, "_check_live", lambda self, stream, now_ms: stream.check_not_deleted())
     assert caught()
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from headwater.engine.loading import Loader
 from headwater.engine.rows import Rows
 from headwater.engine.writer import Writer
 from headwater.server.following.mirror import Mirror
+from headwater.server.subscriptions.subscription import RunningSubscription
+from headwater.server.subscriptions.subscriptions import Subscriptions
 from headwater.server.tables.active import ActiveView
 from headwater.server.tables.snapshots import SnapshotReader
 from headwater.store.embedded import journal
@@ -27,6 +30,8 @@ from tests.fault.document_clients import DocumentClients
 from tests.fault.lives import History
 from tests.fault.rows import check_damaged_row
 from tests.fault.sim_disk import SimDisk
+from tests.fault.subscription_clients import PATHS as SUBSCRIBED_PATHS
+from tests.fault.subscription_clients import Subscribers
 from tests.fault.table_clients import Tables
 from tests.quick import quick
 
@@ -45,10 +50,27 @@ def test_every_guarantee_holds_after_every_crash(group: int) -> None:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
-@pytest.mark.parametrize("seed", quick(2, [1, 2, 3, 4, 5]))
-def test_a_seed_determines_a_run(seed: int) -> None:
-    assert History(seed).run() == History(seed).run()
-    assert History(seed).run() != History(seed + 100).run()
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_every_guarantee_of_subscriptions_holds_after_every_crash(group: int) -> None:
+    for seed in range(group, SEEDS, GROUPS):
+        try:
+            subscribed(seed).run()
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+
+
+def subscribed(seed: int) -> History:
+    """A history with subscriptions."""
+    return History(seed, paths=SUBSCRIBED_PATHS, subscribed=True)
+
+
+@pytest.mark.parametrize("make", [History, subscribed])
+@pytest.mark.parametrize("seed", quick(1, [1, 2, 3, 4, 5]))
+def test_a_seed_determines_a_run(seed: int, make: Callable[[int], History]) -> None:
+    assert make(seed).run() == make(seed).run()
+    assert make(seed).run() != make(seed + 100).run()
 
 
 @pytest.mark.parametrize("seed", quick(3, range(8)))
@@ -92,7 +114,25 @@ REACHED = [
 ]
 
 
-def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+REACHED_BY_SUBSCRIPTIONS = [
+    (RunningSubscription, "_scan"),
+    (RunningSubscription, "_forget_cursor"),
+    (RunningSubscription, "_tell_again"),
+    (RunningSubscription, "_delivered"),
+    (RunningSubscription, "_retry"),
+    (RunningSubscription, "release"),
+    (RunningSubscription, "unname"),
+    (Subscriptions, "_clear"),
+    (Subscriptions, "_tell_late"),
+    (RunningSubscription, "note_unknown"),
+    (Subscribers, "_settle_one"),
+    (Subscribers, "_check_repeat"),
+    (Subscribers, "calm"),
+]
+
+
+def spy_on(monkeypatch: pytest.MonkeyPatch, functions: list[tuple[Any, str]]) -> set[str]:
+    """The names of the functions that are called from now on."""
     seen: set[str] = set()
 
     def spying(name: str, real: Callable[..., object]) -> Callable[..., object]:
@@ -102,10 +142,22 @@ def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None
 
         return spy
 
-    for owner, name in REACHED:
+    for owner, name in functions:
         monkeypatch.setattr(owner, name, spying(name, getattr(owner, name)))
-    for name in ("back_up_and_check", "damage_and_salvage", "check_damaged_row"):
-        monkeypatch.setattr(lives, name, spying(name, getattr(lives, name)))
+    return seen
+
+
+def test_the_seeds_reach_the_rare_cases_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = spy_on(monkeypatch, REACHED_BY_SUBSCRIPTIONS)
+    for seed in range(8):
+        subscribed(seed).run()
+    assert seen == {name for _, name in REACHED_BY_SUBSCRIPTIONS}
+
+
+def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = spy_on(monkeypatch, REACHED)
+    copied = [(lives, name) for name in ("back_up_and_check", "damage_and_salvage", "check_damaged_row")]
+    seen_copies = spy_on(monkeypatch, copied)
     refused: set[int] = set()
     refuse = SimDisk.refuse
 
@@ -118,6 +170,7 @@ def test_the_seeds_reach_the_rare_cases(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(journal, "_find_batch", lambda data, *more: torn.append(any(data[more[0] : more[0] + 600])))
     for seed in range(30):
         History(seed).run()
-    assert seen == {name for _, name in REACHED} | {"back_up_and_check", "damage_and_salvage", "check_damaged_row"}
+    assert seen == {name for _, name in REACHED}
+    assert seen_copies == {name for _, name in copied}
     assert refused == {errno.ENOSPC, errno.EMFILE, errno.ENFILE}
     assert any(torn)  # an incomplete batch, not only the end of the journal

@@ -19,8 +19,8 @@ from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, Expire, ForkRequest
 from headwater.log.offsets import BEGINNING
 from headwater.store.embedded import newest
+from headwater.store.embedded.disk import Reserve
 from headwater.store.embedded.recovery import recover
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from tests.fault.copies import Directory
 from tests.fault.lives import LoopClock

@@ -126,23 +126,23 @@ class Server:
 
 def drive(flow: Flow[Any], server: Server) -> list[Any]:
     """What a flow hands out; errors that are not Headwater's come through."""
-    progress = RunningFlow(flow)
-    found: list[Any] = []
+    running_flow = RunningFlow(flow)
+    items: list[Any] = []
     outcome: HttpReply | bytes | None = None
     for _ in range(STEPS_MAX):
-        effect = progress.go(outcome)
+        effect = running_flow.go(outcome)
         outcome = None
         if effect is None:
-            return found
+            return items
         if isinstance(effect, Send | Open):
             outcome = server.reply(effect)
         elif isinstance(effect, Receive):
             outcome = server.receive()
         elif isinstance(effect, Emit):
-            found += effect.batch.items
+            items += effect.batch.items
         else:
             assert isinstance(effect, CloseReply) or effect is not None
-    return found
+    return items
 
 
 def _session() -> Session:

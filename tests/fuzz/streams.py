@@ -23,7 +23,7 @@ from headwater.log.json_boundaries import elements
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol import conditions
 from headwater.protocol.state.view_headers import parse_stream_view, parse_table_view
-from headwater.protocol.streams import etags, headers
+from headwater.protocol.streams import headers
 from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import parse_path, quote_path
@@ -128,8 +128,8 @@ def conditional(data: bytes) -> None:
         assert tags is not None
         known = [tag for tag in tags if re.fullmatch(r"(?!0{16}_(?!0{16}))[0-9]{16}_[0-9]{16}", tag)]
         assert found is None or {format_offset(end) for end in found} >= set(known)
-    tag = etags.etag(7, 0, 12, closed=False)
-    assert (etags.matched(f"{tag}, {text.replace('*', '')}", tag) or tag) == tag
+    tag = conditions.etag(7, 0, 12, closed=False)
+    assert (conditions.matched(f"{tag}, {text.replace('*', '')}", tag) or tag) == tag
 
 
 def _tags(text: str) -> list[str] | None:

@@ -18,7 +18,6 @@ from bench.servers import Server, headwater
 from headwater import limits
 from headwater.client import Client, RecordInfo, Stream
 from headwater.errors import InvalidOffsetError, InvalidQueryError, StreamNotFoundError
-from tests.shells import SHELLS, client_of
 
 PAUSE_S = 0.05
 
@@ -27,12 +26,6 @@ PAUSE_S = 0.05
 def server() -> Iterator[Server]:
     with headwater("--memory") as running:
         yield running
-
-
-@pytest.fixture(params=SHELLS)
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
-    with client_of(request.param, f"http://{server.host}:{server.port}") as client:
-        yield client
 
 
 @pytest.fixture

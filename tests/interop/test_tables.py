@@ -11,7 +11,6 @@ from bench.servers import Server, headwater
 
 from headwater.client import Client, Escape, Put, Remove, Table
 from headwater.errors import ConfigurationError, StreamNotFoundError
-from tests.shells import SHELLS, client_of
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +19,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     small = ("--limit", "segment_bytes=1000000", "--limit", "fold_idle_s=0.1")
     with headwater("--data-dir", str(directory), *small) as running:
         yield running
-
-
-@pytest.fixture(params=SHELLS)
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
-    with client_of(request.param, f"http://{server.host}:{server.port}") as client:
-        yield client
 
 
 @pytest.fixture

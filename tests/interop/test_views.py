@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -12,7 +11,6 @@ from bench.servers import Server
 from headwater.client import Client, Put, RecordFormat, Remove
 from headwater.errors import ConfigurationError, ConflictError, ViewSourceNotFoundError
 from headwater.state import Collection, StreamDB, define_state
-from tests.shells import SHELLS, client_of
 from tests.waiting import wait_for
 
 
@@ -22,12 +20,6 @@ class Price(msgspec.Struct):
 
 
 PRICES = Collection("price", Price)
-
-
-@pytest.fixture(params=SHELLS)
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
-    with client_of(request.param, f"http://{server.host}:{server.port}") as client:
-        yield client
 
 
 def name() -> str:

@@ -4,4 +4,5 @@ import { runConformanceTests } from "@durable-streams/server-conformance-tests";
 runConformanceTests({
   baseUrl: process.env.HEADWATER_URL,
   longPollTimeoutMs: Number(process.env.HEADWATER_LONG_POLL_MS),
+  subscriptions: true,
 });

@@ -2,6 +2,7 @@
 import { DurableStreamTestServer } from "@durable-streams/server";
 
 const dataDir = process.argv[2];
-const server = new DurableStreamTestServer({ port: 0, host: "127.0.0.1", ...(dataDir ? { dataDir } : {}) });
+const options = { port: 0, host: "127.0.0.1", webhooks: true, ...(dataDir ? { dataDir } : {}) };
+const server = new DurableStreamTestServer(options);
 console.log(`reference serving streams at ${await server.start()}/v1/stream/`);
 for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, () => process.exit(0));

@@ -31,7 +31,7 @@ from headwater.errors import (
 )
 from headwater.limits import Limits
 from headwater.pipeline import archive, replay
-from headwater.pipeline.archive import _Streams
+from headwater.pipeline.archiving import _Streams
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.running import cause_of
 from tests.restores import Restorable

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from headwater.client import Client
 from headwater.errors import DataLossError, OptionError, SchemaError
-from headwater.pipeline.materialize import applying, materialize, tables
+from headwater.pipeline import materialize
+from headwater.pipeline.materializing import applying, tables
 from tests.restores import Restorable
 
 Run = Callable[..., list[dict[str, Any]]]

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headwater.client import Client
 from headwater.errors import DataLossError, OptionError, SchemaError
 from headwater.pipeline import publish, snapshot
-from headwater.pipeline.publish import _Publishing
+from headwater.pipeline.publishing import _Publishing
 from headwater.pipeline.targets import PublishTarget
 
 

@@ -18,6 +18,7 @@ from headwater.client import (
     Batch,
     Client,
     DeliveryReport,
+    Follow,
     Position,
     ProducerMetrics,
     ProducerTuple,
@@ -26,6 +27,7 @@ from headwater.client import (
     Report,
     Retry,
     Stream,
+    StreamBatch,
     StreamInfo,
     Timeouts,
 )
@@ -82,6 +84,11 @@ def blocking() -> None:
             assert_type(batch.items, list[Price])
             assert_type(batch.offset, str)
             assert_type(batch.position, Position)
+        assert_type(c.follow({"a": "-1"}), Follow[Any])
+        for one in c.follow({"a": "now", "b": Position("-1")}, type=Price):
+            assert_type(one, StreamBatch[Price])
+            assert_type(one.items, list[Price])
+            assert_type(one.stream, str)
         with stream.producer("id", epoch=3, on_delivery=told) as producer:
             producer.append(Price("x"), told)
             assert_type(producer.metrics, ProducerMetrics)
@@ -115,6 +122,8 @@ async def asynchronous() -> None:
         async for batch in stream.read(type=Route).batches():
             assert_type(batch, Batch[Route])
         assert_type(await stream.read(type=str).all(), list[str])
+        async for one in c.follow({"a": "now"}, type=Price):
+            assert_type(one, StreamBatch[Price])
         async with stream.producer() as producer:
             await producer.append(Price("x"))
             await producer.flush(3.0)

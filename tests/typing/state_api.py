@@ -13,7 +13,6 @@ from headwater.client import AsyncStream, Stream
 from headwater.state import (
     AsyncStreamDB,
     BadEvent,
-    Change,
     ChangeEvent,
     ChangeHeaders,
     Collection,
@@ -21,9 +20,10 @@ from headwater.state import (
     MaterializedState,
     Preloaded,
     Query,
+    StateChange,
     StateDefinition,
+    StateTable,
     StreamDB,
-    Table,
     define_state,
     is_change_event,
     parse_event,
@@ -64,11 +64,11 @@ assert_type(users.insert(User("1"), txid="t"), ChangeEvent[Any])
 assert_type(users.checked({"id": "1"}), User)
 
 
-def told(change: Change[Any]) -> None:
+def told(change: StateChange[Any]) -> None:
     assert_type(change.key, str)
 
 
-def together(changes: list[Change[Any]]) -> None:
+def together(changes: list[StateChange[Any]]) -> None:
     assert_type(changes[0].headers, ChangeHeaders | None)
 
 
@@ -80,7 +80,7 @@ def blocking(stream: Stream) -> None:
     with StreamDB(stream, state, checkpoint="file", on_bad_event=letter) as db:
         assert_type(db.preload(10.0), Preloaded)
         table = db.table(users)
-        assert_type(table, Table[User])
+        assert_type(table, StateTable[User])
         assert_type(table["1"], User)
         assert_type(table.get("1"), User | None)
         assert_type(table.by(team="x"), dict[str, User])
@@ -107,11 +107,11 @@ def blocking(stream: Stream) -> None:
 async def asynchronous(stream: AsyncStream) -> None:
     async with AsyncStreamDB(stream, state) as db:
         await db.preload()
-        assert_type(db.table(orders), Table[Order])
+        assert_type(db.table(orders), StateTable[Order])
         async with db.transaction() as transaction:
             transaction.table(users).delete("1")
         async for change in db.changes("users"):
-            assert_type(change, Change[Any])
+            assert_type(change, StateChange[Any])
         assert_type(await db.publish_snapshot(), AsyncStream)
 
 
@@ -132,7 +132,7 @@ def declared(stream: Stream, time: datetime) -> None:
     with Shop(stream, at=time) as db:
         assert_type(db, Shop)
         assert_type(db.preload().unfit, dict[str, int])
-        assert_type(db.users, Table[User])
+        assert_type(db.users, StateTable[User])
         assert_type(db.users["1"].id, str)
         assert_type(db.orders.unfit, frozenset[str])
         assert_type(Shop.users, Collection[User])
@@ -142,7 +142,7 @@ def declared(stream: Stream, time: datetime) -> None:
 
 async def declared_asynchronous(stream: AsyncStream) -> None:
     async with AsyncShop(stream, at="-1") as db:
-        assert_type(db.users, Table[User])
+        assert_type(db.users, StateTable[User])
         _ = db.prodcuts  # type: ignore[attr-defined]  # pyright: ignore
 
 

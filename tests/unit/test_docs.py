@@ -12,6 +12,7 @@ from headwater.cli import failing
 from headwater.cli.backup import app as backups
 from headwater.cli.pipeline import app as pipelines
 from headwater.cli.pipeline import exit_codes
+from headwater.cli.subscription import app as subscriptions
 from headwater.cli.table import app as tables
 from headwater.cli.token import app as tokens
 from headwater.cli.whole import app
@@ -27,6 +28,7 @@ CLI = (ROOT / "docs" / "cli.md").read_text()
 CLIENT = (ROOT / "docs" / "client.md").read_text()
 PIPELINE = (ROOT / "docs" / "pipeline.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
+WORKERS = (ROOT / "docs" / "workers.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
@@ -36,9 +38,8 @@ def test_every_command_and_option_is_documented() -> None:
         *commands
     }
     for command in commands:
-        text = {"serve": OPERATIONS + OPTIONS, "check": OPERATIONS, "restore": BACKUP, "promote": BACKUP}.get(
-            str(command), CLI
-        )
+        pages = {"serve": OPERATIONS + OPTIONS, "check": OPERATIONS, "restore": BACKUP, "promote": BACKUP}
+        text = (pages | {"work": CLI + WORKERS}).get(str(command), CLI)
         assert f"headwater {command}" in text
         shown = CliRunner().invoke(app, [str(command), "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
@@ -62,6 +63,15 @@ def test_every_command_and_option_of_tables_is_documented() -> None:
         shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
         for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
             assert option in CLI, f"{command.name} {option}"
+
+
+def test_every_command_and_option_of_subscriptions_is_documented() -> None:
+    for command in subscriptions.registered_commands:
+        assert f"headwater subscription {command.name}" in WORKERS
+        arguments = ["subscription", str(command.name), "--help"]
+        shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"}).output
+        for option in set(re.findall(r"(--[a-z-]+)", shown)) - {"--help"}:
+            assert option in CLI + WORKERS, f"{command.name} {option}"
 
 
 def test_every_command_and_option_of_tokens_is_documented() -> None:

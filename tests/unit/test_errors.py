@@ -54,3 +54,10 @@ def test_codes_are_stable_names() -> None:
 def test_tracebacks_show_the_advice() -> None:
     for kind in tree(errors.HeadwaterError):
         assert kind.advice in "".join(traceback.format_exception(kind("what was wrong")))
+
+
+def test_the_text_of_an_error_has_no_query() -> None:
+    """A query is the client's own, and the signature in it is a secret."""
+    error = errors.StreamNotFoundError()
+    error.url = "http://h/v1/stream/a?offset=now&signed=secret"
+    assert str(error) == "Stream or table not found (http://h/v1/stream/a)"

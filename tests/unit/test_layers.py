@@ -75,6 +75,16 @@ def test_every_limit_is_defined_once() -> None:
     assert [name for name, times in defined_in.items() if times > 1] == []
 
 
+def test_no_two_classes_have_the_same_public_name() -> None:
+    """A client of a table and a table of a state in one module of an application would need another name."""
+    modules: dict[str, list[Path]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(path)
+    assert {name: names(paths) for name, paths in modules.items() if len(paths) > 1} == {}
+
+
 def private_names(nodes: list[ast.AST], *, of_itself: bool) -> set[str]:
     """The private names that are used as `self._name`, or of any other object."""
     return {

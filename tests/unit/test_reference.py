@@ -17,11 +17,14 @@ from tools import reference, reference_texts
 from headwater import errors
 from headwater.cli.whole import app
 from headwater.limits import Limits
+from headwater.options import options_of
 from headwater.protocol.streams import headers as stream_headers
 from headwater.protocol.tables import headers as table_headers
 from headwater.server.observing.metrics import METRICS
 from headwater.server.routes import ROUTES, Route
 from headwater.server.settings import Settings
+from headwater.spark.options import StateReadOptions, StateWriteOptions, StreamReadOptions, StreamWriteOptions
+from headwater.spark.tables.options import TableReadOptions, TableWriteOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "reference"
@@ -72,7 +75,7 @@ def _functions(tree: ast.AST, scope: dict[str, Any]) -> Iterator[Callable[..., A
 def _is_query(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "parse_query"
-    return isinstance(node, ast.Name) and node.id in ("query", "found")
+    return isinstance(node, ast.Name) and node.id in ("query", "parameters")
 
 
 def _keys(node: ast.AST) -> list[ast.AST]:
@@ -137,7 +140,7 @@ def _headers_read(node: ast.AST) -> ast.AST | None:
 
 
 def _are_headers(node: ast.AST) -> bool:
-    return ast.unparse(node) in ("given", "headers", "request.headers", "self.headers")
+    return ast.unparse(node) in ("fields", "headers", "request.headers", "self.headers")
 
 
 def _headers_sent(node: ast.AST) -> ast.AST | None:
@@ -189,6 +192,18 @@ def test_options_and_limits() -> None:
     documented = {row.split()[0].removeprefix("--").replace("-", "_") for row in rows if row.startswith("--")}
     assert documented - {"limit"} == options
     assert [row for row in rows if not row.startswith("--")] == [*Limits.__struct_fields__]
+
+
+def test_options_of_the_spark_formats() -> None:
+    kinds = (
+        StreamReadOptions,
+        StateReadOptions,
+        TableReadOptions,
+        StreamWriteOptions,
+        StateWriteOptions,
+        TableWriteOptions,
+    )
+    assert {*first_column("spark.md")} == {option.name for kind in kinds for option in options_of(kind)}
 
 
 def test_commands() -> None:

@@ -60,7 +60,7 @@ class _Commands(TyperGroup):
             fail(what, f"See: {command} --help", code=error.exit_code)
 
 
-_STREAMS, _TABLES, _SPARK, _SERVER = "Streams", "Tables", "Spark", "Server"
+_STREAMS, _WORKERS, _TABLES, _SPARK, _SERVER = "Streams", "Workers", "Tables", "Spark", "Server"
 COMMANDS = {  # with their panels in `headwater --help`
     "create": _STREAMS,
     "append": _STREAMS,
@@ -71,6 +71,8 @@ COMMANDS = {  # with their panels in `headwater --help`
     "close": _STREAMS,
     "fork": _STREAMS,
     "delete": _STREAMS,
+    "subscription": _WORKERS,
+    "work": _WORKERS,
     "follow": _TABLES,
     "serve": _SERVER,
     "top": _SERVER,
@@ -108,8 +110,8 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         say(f"headwater {__version__}")
         raise typer.Exit
 

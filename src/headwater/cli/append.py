@@ -18,6 +18,7 @@ from headwater.cli.connecting import Path as StreamPath
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.output import meter, print_json, say
 from headwater.log.content import ContentKind, kind_of
+from headwater.log.json_framing import split_array
 from headwater.log.producers import ProducerTuple
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _append_array(stream: Stream, name: str, if_tail: str | None) -> tuple[int, 
         what = f"{name} has more than {limits.CLI_ARRAY_BYTES_MAX:,} bytes, too much for one batch"
         fail(what, f"Append one message per line: jq -c '.[]' {name} | headwater append {stream.url}")
     try:
-        count = len(msgspec.json.decode(body, type=list[msgspec.Raw]))
+        count = len(split_array(body))
     except msgspec.ValidationError:
         fail(f"{name} is not a JSON array", "For one message per line, use --file.", code=WRONG_CALL)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -15,8 +15,7 @@ from typer.core import TyperGroup
 from headwater import limits
 from headwater.cli.moments import parse_span
 from headwater.cli.output import meter, print_json, print_table, say
-from headwater.store.embedded.backup.backing_up import Copy, open_backup
-from headwater.store.embedded.backup.following import base_every_s, follow
+from headwater.store.embedded.backup.backing_up import Copy, base_every_s, follow, open_backup
 from headwater.store.embedded.backup.restoring import shown_ms
 from headwater.store.embedded.backup.status import RestorableSpan, spans_of
 from headwater.store.embedded.backup.targets import open_target
@@ -68,7 +67,7 @@ def run(
         if not follow_:
             done = backup.step(base_every_s(keep_s))
             removed = 0 if keep_s is None else backup.prune(keep_s)
-            say(_told(directory, target, done) + (f", removed {removed:,} files" if removed else ""))
+            say(_summary(directory, target, done) + (f", removed {removed:,} files" if removed else ""))
             return
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,7 +76,7 @@ def run(
         follow(backup, stop, every, keep_s, lambda text: say(f"headwater: {text}", err=True))
 
 
-def _told(directory: Path, target: str, done: Copy) -> str:
+def _summary(directory: Path, target: str, done: Copy) -> str:
     base = " with a copy of the index" if done.bases else ""
     return f"backed up {directory} to {target}{base}: {done.bytes:,} bytes, up to {shown_ms(done.reached_ms)}"
 

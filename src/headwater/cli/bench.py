@@ -14,7 +14,7 @@ from headwater.cli.connecting import AsJson, Auth, Header, Token, is_given, serv
 from headwater.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from headwater.client.load import Measured
+    from headwater.cli.load import Measured
 
 
 def command(
@@ -35,11 +35,11 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Measure appends, a producer, catch-up and live delivery. It creates streams and deletes them afterwards."""
+    from headwater.cli.load import LoadTest
     from headwater.client import AsyncClient
-    from headwater.client.load import LoadTest
     from headwater.client.session import redacted
 
-    found: list[Measured] = []
+    results: list[Measured] = []
     server = server_named(url, token, auth, header, is_token_given=is_given(context, "token"))
     try:
         client = AsyncClient(server.url, headers=server.all_headers())
@@ -49,14 +49,14 @@ def command(
     async def run() -> None:
         async with client:
             prefix = f"headwater-bench-{time.time_ns():x}"
-            await LoadTest(client, prefix, seconds=seconds, connections=connections, size=size).run(found.append)
+            await LoadTest(client, prefix, seconds=seconds, connections=connections, size=size).run(results.append)
 
     with Console(stderr=True).status("measuring"):
         asyncio.run(run())
     if as_json:
-        print_json({"url": redacted(url), "connections": connections, "message_bytes": size, "results": found})
+        print_json({"url": redacted(url), "connections": connections, "message_bytes": size, "results": results})
     else:
-        print_table([_row(measured) for measured in found], ["what", "result", "p50", "p99"], folding=["what"])
+        print_table([_row(measured) for measured in results], ["what", "result", "p50", "p99"], folding=["what"])
 
 
 def _row(measured: Measured) -> dict[str, str | None]:

@@ -70,8 +70,8 @@ class Server(msgspec.Struct, frozen=True):
         return Server(url, self.headers, self.token if _origin(url) == _origin(self.url) else None)
 
     def all_headers(self) -> dict[str, str]:
-        given = {name.lower() for name in self.headers}
-        if self.token is None or "authorization" in given or urlsplit(self.url).username is not None:
+        names = {name.lower() for name in self.headers}
+        if self.token is None or "authorization" in names or urlsplit(self.url).username is not None:
             return self.headers
         return {**self.headers, "authorization": f"Bearer {self.token}"}
 
@@ -95,8 +95,8 @@ def root_of(url: str) -> str:
 def _root_above(url: str) -> str:
     """The root of streams of the server in the URL of a stream or table."""
     parts = urlsplit(url)
-    found = re.match(f"(.*?)({STREAM_ROOT}|{TABLE_ROOT})", parts.path)
-    path = (found[1] if found else "") + STREAM_ROOT
+    match = re.match(f"(.*?)({STREAM_ROOT}|{TABLE_ROOT})", parts.path)
+    path = (match[1] if match else "") + STREAM_ROOT
     return urlunsplit(parts._replace(path=path, query="", fragment=""))
 
 
@@ -153,34 +153,53 @@ def with_server(command: Callable[..., None]) -> Callable[..., None]:
     if "server" not in own.parameters:
         return command
 
-    def wrapped(context: typer.Context, **given: Any) -> None:
-        url, token, auth, header = (given.pop(name) for name in _OPTIONS)
+    def wrapped(context: typer.Context, **arguments: Any) -> None:
+        url, token, auth, header = (arguments.pop(name) for name in _OPTIONS)
         server = server_named(url, token, auth, header, is_token_given=is_given(context, "token"))
-        command(**given, server=server)
+        command(**arguments, server=server)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    found = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-    found += [parameter.replace(kind=keyword) for name, parameter in own.parameters.items() if name != "server"]
+    parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
+    parameters += [parameter.replace(kind=keyword) for name, parameter in own.parameters.items() if name != "server"]
     for option, (annotation, default) in _OPTIONS.items():
-        found.insert(-1, inspect.Parameter(option, keyword, default=default, annotation=annotation))  # before --json
-    wrapped.__signature__ = own.replace(parameters=found)  # type: ignore[attr-defined]
+        parameters.insert(
+            -1, inspect.Parameter(option, keyword, default=default, annotation=annotation)
+        )  # before --json
+    wrapped.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {}
     wrapped.__doc__ = command.__doc__
     return wrapped
 
 
 def complete_path(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the path of a stream for the shell; nothing if the server does not respond quickly."""
-    most = limits.CLI_COMPLETE_PATHS_MAX
+    """Complete the path of a stream for the shell."""
+    size = limits.CLI_COMPLETE_PATHS_MAX
+    return _completed(context, lambda client: (info.path for info in client.list(incomplete, page_size=size)))
+
+
+def complete_name(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a table for the shell."""
+    size = limits.CLI_COMPLETE_PATHS_MAX
+    return _completed(context, lambda client: (info.name for info in client.tables(incomplete, page_size=size)))
+
+
+def complete_subscription(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a subscription for the shell."""
+    size = limits.CLI_COMPLETE_PATHS_MAX
+    return _completed(context, lambda client: (info.id for info in client.subscriptions(incomplete, page_size=size)))
+
+
+def _completed(context: typer.Context, names_of: Callable[[Client], Iterator[str]]) -> list[str]:
+    """Names that are safe to print; none if the server does not respond quickly."""
     try:
-        with quick_client(context) as client:
-            found = [info.path for info in itertools.islice(client.list(incomplete, page_size=most), most)]
+        with _quick_client(context) as client:
+            names = list(itertools.islice(names_of(client), limits.CLI_COMPLETE_PATHS_MAX))
     except (HeadwaterError, ValueError, typer.BadParameter):
         return []
-    return [path for path in found if path == shown(path)]
+    return [name for name in names if name == shown(name)]
 
 
-def quick_client(context: typer.Context) -> Client:
+def _quick_client(context: typer.Context) -> Client:
     """A client for shell completion, which gives up after a second."""
     from headwater.client import Client, Retry, Timeouts
 
@@ -192,6 +211,10 @@ def quick_client(context: typer.Context) -> Client:
 
 Path: TypeAlias = Annotated[
     str, typer.Argument(help="The stream's path, or its whole URL.", autocompletion=complete_path)
+]
+Name: TypeAlias = Annotated[str, typer.Argument(help="The table's name, or its SURL.", autocompletion=complete_name)]
+SubscriptionId: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=complete_subscription)
 ]
 
 

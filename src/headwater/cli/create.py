@@ -6,7 +6,6 @@ import typer
 
 from headwater.cli.connecting import AsJson, Path, Server, connected
 from headwater.cli.output import print_json, say
-from headwater.cli.views import check_view
 from headwater.protocol.state.as_events import RecordFormat
 
 
@@ -41,3 +40,9 @@ def command(
         print_json({"url": stream.url, "created": made})
     else:
         say(f"{'created' if made else 'exists'} {stream.url}")
+
+
+def check_view(view_of: str | None, entity_type: str | None) -> None:
+    """Check the options of a view, which a stream or a table can be."""
+    if (view_of is None) != (entity_type is None):
+        raise typer.BadParameter("a view needs both --view-of and --type")

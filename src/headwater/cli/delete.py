@@ -61,9 +61,9 @@ def _delete_below(server: Server, prefix: str, *, yes: bool, as_json: bool) -> N
         if not yes:
             _confirm(sum(1 for _ in _below(client, prefix)), prefix)
         deleted = failed = 0
-        for name, found in _below(client, prefix):
+        for name, target in _below(client, prefix):
             try:
-                found.delete()
+                target.delete()
                 deleted += 1
             except (StreamNotFoundError, StreamGoneError):
                 continue  # deleted or expired meanwhile

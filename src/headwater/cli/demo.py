@@ -46,8 +46,7 @@ def command(
                 f"the demo needs Spark ({needed} is missing)",
                 "Install it with: pip install '.[spark]' in a checkout of Headwater",
             )
-    from headwater.demo.run import Display, run
-    from headwater.demo.serving import ServerNotStartedError
+    from headwater.demo.run import Display, ServerNotStartedError, run
 
     stopping = _Stopping(seconds)
     board = _Board(data_dir)
@@ -57,7 +56,7 @@ def command(
             result = run(data_dir, display, port=port, per_second=rate)
         except ServerNotStartedError:  # the server has printed one line with the reason
             raise typer.Exit(FAILED) from None
-    _print_outcome(result)
+    _print_result(result)
     raise typer.Exit(0 if result.is_right else FAILED)
 
 
@@ -67,16 +66,16 @@ class _Stopping:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._until_s = 0.0
-        self._told = False
+        self._is_stopping = False
 
     def going(self) -> bool:
         self._until_s = self._until_s or time.monotonic() + (self._seconds or float("inf"))
-        return not self._told and time.monotonic() < self._until_s
+        return not self._is_stopping and time.monotonic() < self._until_s
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._told:
+        if self._is_stopping:
             raise KeyboardInterrupt
-        self._told = True
+        self._is_stopping = True
 
     def __enter__(self) -> None:
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -131,16 +130,16 @@ class _Board:
 
 def _line(status: Status) -> str:
     spark = status.spark
-    told = f"{status.seconds:5.1f} s  shop {_told(status.fed)}  Spark {_phase(status)}"
+    line = f"{status.seconds:5.1f} s  shop {_count_and_rate(status.fed)}  Spark {_phase(status)}"
     if spark.version is None:
-        return told
-    told += f"  Delta {_told(spark.taken)}, version {spark.version}, {spark.quarantined:,} bad"
+        return line
+    line += f"  Delta {_count_and_rate(spark.taken)}, version {spark.version}, {spark.quarantined:,} bad"
     for job, name, flow in (("to-stream", "published", status.published), ("to-table", "STP", status.table)):
-        told += f"  {name} {flow.count:,}" + (f", {_versions(spark, job)}" if spark.versions_behind.get(job) else "")
-    return told
+        line += f"  {name} {flow.count:,}" + (f", {_versions(spark, job)}" if spark.versions_behind.get(job) else "")
+    return line
 
 
-def _told(flow: Flow) -> str:
+def _count_and_rate(flow: Flow) -> str:
     return f"{flow.count:,} ({flow.per_second:,.0f}/s)"
 
 
@@ -152,8 +151,8 @@ def _board(status: Status) -> Group:
     spark = status.spark
     colour = "green" if spark.phase.value == "following" else "yellow"
     flows = [_row("shop", flow.name, _numbers(flow), Text(shown(flow.last), style="dim")) for flow in status.streams]
-    told = Text(f"Spark is {_phase(status)}", style=colour)
-    flows.append(_row("shop/*", "Delta table", _numbers(spark.taken), told))
+    phase = Text(f"Spark is {_phase(status)}", style=colour)
+    flows.append(_row("shop/*", "Delta table", _numbers(spark.taken), phase))
     note = f"of the shop's events {status.late:,} were late, {status.repeated:,} came twice, {status.bad:,} were bad"
     flows.append(_row("", "quarantine", (f"{spark.quarantined:,}", ""), Text(note, style="dim")))
     for job, to, flow in (("to-stream", "published/shop", status.published), ("to-table", "STP table", status.table)):
@@ -164,8 +163,8 @@ def _board(status: Status) -> Group:
 
 def _row(source: str, target: str, numbers: tuple[str, str], note: Text) -> Text:
     """A line that is truncated to the width of the terminal."""
-    told = f"{source:<11}  {target:<14}  {numbers[0]:>9}  {numbers[1]:>7}  "
-    return Text.assemble(told, note, no_wrap=True, overflow="ellipsis")
+    text = f"{source:<11}  {target:<14}  {numbers[0]:>9}  {numbers[1]:>7}  "
+    return Text.assemble(text, note, no_wrap=True, overflow="ellipsis")
 
 
 def _numbers(flow: Flow) -> tuple[str, str]:
@@ -179,10 +178,10 @@ def _versions(spark: Spark, job: str) -> str:
     return f"{behind} version{'s' if behind > 1 else ''} behind"
 
 
-def _print_outcome(result: RunResult) -> None:
+def _print_result(result: RunResult) -> None:
     say("")
     say(f"{result.events:,} events, {result.superseded:,} of them late or repeated; {result.keys:,} keys left")
     for check in result.checks:
-        told = "as expected" if check.is_right else f"WRONG: {check.wrong:,} differ"
-        say(f"  {check.name:<20} {check.count:>9,} {check.what:<7} {told}")
+        verdict = "as expected" if check.is_right else f"WRONG: {check.wrong:,} differ"
+        say(f"  {check.name:<20} {check.count:>9,} {check.what:<7} {verdict}")
     say("no plot: matplotlib is not installed" if result.plot is None else f"throughput and lag: {result.plot}")

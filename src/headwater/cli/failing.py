@@ -34,6 +34,7 @@ INTERRUPTED = 130
 _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.StreamNotFoundError, NOT_FOUND),
     (errors.ViewSourceNotFoundError, NOT_FOUND),
+    (errors.SubscriptionNotFoundError, NOT_FOUND),
     (errors.StreamGoneError, NOT_FOUND),
     (errors.OffsetGoneError, NOT_FOUND),
     (errors.ConflictError, CONFLICT),
@@ -129,6 +130,8 @@ def described(error: errors.HeadwaterError) -> tuple[str, str]:
         return _lost(error)
     if isinstance(error, errors.StreamNotFoundError) and error.url:
         return str(error), _find_of(urlsplit(error.url).path)
+    if isinstance(error, errors.SubscriptionNotFoundError) and error.url:
+        return str(error), "Correct the id (headwater subscription list), or create it: headwater subscription create."
     return str(error), error.advice
 
 

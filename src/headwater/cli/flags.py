@@ -14,7 +14,7 @@ from headwater.options import Option
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def flag(option: Option, *, repeatable: bool = False, name: str = "", told: str = "") -> inspect.Parameter:
+def flag(option: Option, *, repeatable: bool = False, name: str = "", note: str = "") -> inspect.Parameter:
     """Make a flag. Its default is None, which means not given. Lists are `a,b`, unless `repeatable`; values by name
     are one flag for each."""
     named = name or option.flag
@@ -26,8 +26,8 @@ def flag(option: Option, *, repeatable: bool = False, name: str = "", told: str 
         )
     if (repeatable and option.many) or option.is_table:
         kind, text = list[str], f"{text} Repeatable."
-    found = typer.Option(named, help=f"{text}{told}", show_default=False, metavar=option.metavar or None)
-    return inspect.Parameter(option.name, _KEYWORD, default=None, annotation=Annotated[kind | None, found])
+    typer_option = typer.Option(named, help=f"{text}{note}", show_default=False, metavar=option.metavar or None)
+    return inspect.Parameter(option.name, _KEYWORD, default=None, annotation=Annotated[kind | None, typer_option])
 
 
 def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:

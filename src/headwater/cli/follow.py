@@ -18,6 +18,7 @@ from headwater.cli.connecting import (
     Header,
     Server,
     Url,
+    complete_name,
     connected,
     is_given,
     server_named,
@@ -26,7 +27,6 @@ from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.mirror_status import MirrorStatus
 from headwater.cli.output import say, shown
 from headwater.cli.printing import print_rows
-from headwater.cli.table.names import complete_name
 from headwater.protocol.tables.paths import url_fault
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import time
@@ -114,6 +115,24 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"headwater: {record.getMessage()}", err=True)
+
+
+@contextlib.contextmanager
+def warnings_said() -> Iterator[None]:
+    """Print warnings that the program logs, such as that a request failed and is sent again."""
+    logger, handler = logging.getLogger("headwater"), _Saying(logging.WARNING)
+    logger.addHandler(handler)
+    propagate, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.propagate = propagate
+        logger.removeHandler(handler)
 
 
 @contextlib.contextmanager

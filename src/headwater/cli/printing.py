@@ -45,15 +45,18 @@ def _record(batch: Batch[bytes], kind: ContentKind) -> dict[str, Any]:
     record: dict[str, Any] = {"offset": batch.offset, "up_to_date": batch.up_to_date, "closed": batch.closed}
     if batch.skip:
         record["skip"] = batch.skip
+    return record | content_record(batch.items, kind)
+
+
+def content_record(items: list[bytes], kind: ContentKind) -> dict[str, Any]:
+    """The content of a batch as a member of a JSON object: `messages`, `text` or `base64`."""
     if kind is ContentKind.JSON:
-        record["messages"] = [msgspec.Raw(_line(message)) for message in batch.items]
-        return record
-    data = b"".join(batch.items)
+        return {"messages": [msgspec.Raw(_line(message)) for message in items]}
+    data = b"".join(items)
     try:
-        record["text"] = data.decode()
+        return {"text": data.decode()}
     except UnicodeDecodeError:
-        record["base64"] = base64.b64encode(data).decode()
-    return record
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def print_rows(rows: Iterable[Row], table_type: TableType | None, *, as_json: bool) -> None:

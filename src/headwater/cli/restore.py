@@ -64,8 +64,8 @@ def command(
 def _owner(to: Path, owner: str | None) -> tuple[int, int] | None:
     """Who gets the directory; None if it stays with the user of this command."""
     if owner is None:
-        found = to.stat() if to.exists() else None
-        return (found.st_uid, found.st_gid) if found is not None and os.geteuid() == 0 and found.st_uid else None
+        status = to.stat() if to.exists() else None
+        return (status.st_uid, status.st_gid) if status is not None and os.geteuid() == 0 and status.st_uid else None
     user, _, group = owner.partition(":")
     if os.geteuid() != 0:
         raise ValueError("only root can give a directory to another user (--owner)")
@@ -74,8 +74,8 @@ def _owner(to: Path, owner: str | None) -> tuple[int, int] | None:
         shutil.chown(to, user, group or None)
     except LookupError as error:
         raise ValueError(f"--owner: {error}") from None
-    found = to.stat()
-    return found.st_uid, found.st_gid
+    status = to.stat()
+    return status.st_uid, status.st_gid
 
 
 def _stand_by(target: BackupTarget, to: Path, every: float, who: tuple[int, int] | None) -> None:

@@ -16,7 +16,7 @@ from headwater.cli.output import say, shown
 from headwater.errors import OptionError
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.server.observing.logs import configure
-from headwater.server.serve import serve
+from headwater.server.serve import check_files, serve
 from headwater.server.settings import CONFIG, OPTIONS, as_toml, doubtful_variables, load_settings
 
 log = logging.getLogger("headwater.server")
@@ -43,6 +43,8 @@ def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
     if print_config:
         for line in as_toml(loaded):
             say(line)
+        with failures():
+            check_files(settings)
         return
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     configure(level, settings.log_format)

@@ -21,6 +21,7 @@ from headwater.cli.connecting import AsJson, Server
 from headwater.cli.failing import described
 from headwater.cli.output import say, shown, write
 from headwater.errors import HeadwaterError, NetworkError, ProtocolError
+from headwater.log.json_framing import UNREADABLE, reason_of
 
 if TYPE_CHECKING:
     import httpx
@@ -50,7 +51,7 @@ def command(
     with httpx.Client(headers=server.all_headers(), timeout=limits.ANSWER_TIMEOUT_S, verify=tls_context()) as http:
 
         def look() -> bytes:
-            return asked(http, f"{server.url.rstrip('/')}/__ds/top", {"by": by, "limit": str(limit)})
+            return fetch_report(http, f"{server.url.rstrip('/')}/__ds/top", {"by": by, "limit": str(limit)})
 
         look()  # the first sample, to compare the next one with; it fails at once if the server does not run
         with contextlib.suppress(KeyboardInterrupt):
@@ -63,7 +64,7 @@ def command(
                 _watch(shown_url, look, every)
 
 
-def asked(http: httpx.Client, url: str, query: dict[str, str]) -> bytes:
+def fetch_report(http: httpx.Client, url: str, query: dict[str, str]) -> bytes:
     """Return the response of the server, or raise a HeadwaterError."""
     import httpx
 
@@ -77,17 +78,17 @@ def asked(http: httpx.Client, url: str, query: dict[str, str]) -> bytes:
         raised.url = url
         raise raised from error
     if reply.status_code != _OK:
-        asked = HttpRequest("GET", url, {})
+        request = HttpRequest("GET", url, {})
         headers = {name.lower(): value for name, value in reply.headers.items()}
-        raise error_of(asked, HttpReply(reply.status_code, headers, reply.content))
+        raise error_of(request, HttpReply(reply.status_code, headers, reply.content))
     return reply.content
 
 
 def _parsed(answer: bytes) -> top_board.Look:
     try:
         return msgspec.json.decode(answer, type=top_board.Look)
-    except msgspec.DecodeError as error:
-        raise ProtocolError(f"the server does not support headwater top: {error}") from None
+    except UNREADABLE as error:
+        raise ProtocolError(f"the server does not support headwater top: {reason_of(error)}") from None
 
 
 def _print_json(look: Callable[[], bytes], every: float, *, once: bool) -> None:
@@ -110,10 +111,10 @@ def _watch(url: str, look: Callable[[], bytes], every: float) -> None:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         for before, now, trouble in _looks(look, every):
             width, height = console.size
-            found = [] if now is None else top_board.lines(url, before, now, width, height - 1)
+            lines = [] if now is None else top_board.lines(url, before, now, width, height - 1)
             if trouble:
-                found = [shown(trouble)[:width], *found][: height - 1]
-            live.update(Text("\n".join(found), no_wrap=True, overflow="crop"), refresh=True)
+                lines = [shown(trouble)[:width], *lines][: height - 1]
+            live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
 
 
 def _looks(

@@ -12,7 +12,7 @@ from headwater.cli.output import shown
 
 _WIDTH_MIN = 40
 _NUMBER = 11  # columns of a number
-_BEHIND_MAX = 5  # views and followers
+_BEHIND_MAX = 5  # views and followers, and subscriptions
 
 
 class BoardCounts(msgspec.Struct, frozen=True):
@@ -49,6 +49,17 @@ class Behind(msgspec.Struct, frozen=True):
     lag_rows: int | None = None
 
 
+class Woken(msgspec.Struct, frozen=True):
+    """A subscription with pending streams, and who has it for how long."""
+
+    name: str
+    state: str
+    pending: int = 0
+    lag_bytes: int | None = None
+    holder: str | None = None
+    lease_ms: int | None = None
+
+
 class Look(msgspec.Struct, frozen=True):
     """A response of the server."""
 
@@ -67,14 +78,15 @@ class Look(msgspec.Struct, frozen=True):
     streams: list[Busy] = []
     views: list[Behind] = []
     followers: list[Behind] = []
+    subscriptions: list[Woken] = []
 
 
 def lines(url: str, before: Look | None, now: Look, width: int, height: int) -> list[str]:
-    """Render the board in this size: totals, then views and followers with lag, then as many streams as fit."""
+    """Render the board in this size: totals, then what has a lag, then as many streams as fit."""
     width = max(width, _WIDTH_MIN)
-    found = [*_totals(url, before, now), *_behind(now, width)]
-    found += ["", *_streams(now, width)]
-    return [set_cell_size(shown(line), width).rstrip() for line in found[: max(height, 8)]]
+    board = [*_totals(url, before, now), *_behind(now, width), *_subscriptions(now, width)]
+    board += ["", *_streams(now, width)]
+    return [set_cell_size(shown(line), width).rstrip() for line in board[: max(height, 8)]]
 
 
 def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
@@ -128,22 +140,33 @@ def _quantiles(before: BoardCounts | None, now: BoardCounts) -> str:
     if not total:
         return "p50 -  p99 -"
     sums = list(itertools.accumulate(counts))
-    found = []
+    bounds = []
     for part in (0.5, 0.99):
         place = next(index for index, sum_ in enumerate(sums) if sum_ >= part * total)
-        found.append(f"{now.bounds[place] * 1000:g} ms" if place < len(now.bounds) else "more")
-    return f"p50 {found[0]}  p99 {found[1]}"
+        bounds.append(f"{now.bounds[place] * 1000:g} ms" if place < len(now.bounds) else "more")
+    return f"p50 {bounds[0]}  p99 {bounds[1]}"
 
 
 def _behind(now: Look, width: int) -> Iterator[str]:
-    found = [(one.lag_bytes, "bytes", f"view {one.name}", one.state) for one in now.views]
-    found += [(one.lag_rows, "rows", f"follower {one.name}", one.state) for one in now.followers]
-    found.sort(key=lambda one: one[0] or 0, reverse=True)
-    if found:
+    lagging = [(one.lag_bytes, "bytes", f"view {one.name}", one.state) for one in now.views]
+    lagging += [(one.lag_rows, "rows", f"follower {one.name}", one.state) for one in now.followers]
+    lagging.sort(key=lambda one: one[0] or 0, reverse=True)
+    if lagging:
         yield ""
         yield _row("BEHIND", ("STATE", "LAG"), width)
-    for lag, unit, name, state in found[:_BEHIND_MAX]:
+    for lag, unit, name, state in lagging[:_BEHIND_MAX]:
         yield _row(name, (state[:_NUMBER], "?" if lag is None else f"{number(lag)} {unit}"), width)
+
+
+def _subscriptions(now: Look, width: int) -> Iterator[str]:
+    if now.subscriptions:
+        yield ""
+        yield _row("SUBSCRIPTION", ("STATE", "PENDING", "LAG", "LEASE"), width)
+    for one in now.subscriptions[:_BEHIND_MAX]:
+        name = one.name if one.holder is None else f"{one.name} of {one.holder}"
+        lag = "?" if one.lag_bytes is None else size(one.lag_bytes)
+        lease = "-" if one.lease_ms is None else f"{one.lease_ms / 1000:.0f} s"
+        yield _row(name, (one.state, number(one.pending), lag, lease), width)
 
 
 def _streams(now: Look, width: int) -> Iterator[str]:

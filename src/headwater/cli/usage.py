@@ -10,6 +10,7 @@ import typer
 from headwater.cli.connecting import AsJson, Server, complete_path, connected, is_below
 from headwater.cli.output import print_json, print_list, say
 from headwater.errors import ProtocolError
+from headwater.log.json_framing import UNREADABLE, reason_of
 
 COLUMNS = ["prefix", "token", "streams", "bytes", "live_readers", "quota"]
 
@@ -50,17 +51,17 @@ def _counted(server: Server, prefix: str) -> dict[str, Any]:
 def _reported(server: Server) -> list[dict[str, Any]]:
     import httpx
 
-    from headwater.cli.top import asked
+    from headwater.cli.top import fetch_report
     from headwater.client.transport import tls_context
     from headwater.limits import ANSWER_TIMEOUT_S
 
     with httpx.Client(headers=server.all_headers(), timeout=ANSWER_TIMEOUT_S, verify=tls_context()) as http:
-        answer = asked(http, f"{server.url.rstrip('/')}/__ds/usage", {})
+        answer = fetch_report(http, f"{server.url.rstrip('/')}/__ds/usage", {})
     try:
-        found = msgspec.json.decode(answer, type=dict[str, list[dict[str, Any]]])
-        return found["prefixes"] + found.get("tokens", [])  # earlier servers have no quotas of tokens
-    except (msgspec.DecodeError, KeyError) as error:
-        raise ProtocolError(f"the server does not support headwater usage: {error}") from None
+        report = msgspec.json.decode(answer, type=dict[str, list[dict[str, Any]]])
+        return report["prefixes"] + report.get("tokens", [])  # earlier servers have no quotas of tokens
+    except (KeyError, *UNREADABLE) as error:
+        raise ProtocolError(f"the server does not support headwater usage: {reason_of(error)}") from None
 
 
 def format_limits(quota: dict[str, int]) -> str:

@@ -1,15 +1,51 @@
 """The client for streams and tables, blocking and asyncio. Both share one implementation of the protocol."""
 
-from headwater.client.aio import AsyncClient, AsyncProducer, AsyncReader, AsyncStream, AsyncTable, AsyncTableReader
+from headwater.client.aio import (
+    AsyncClaim,
+    AsyncClient,
+    AsyncFollow,
+    AsyncProducer,
+    AsyncReader,
+    AsyncStream,
+    AsyncSubscription,
+    AsyncTable,
+    AsyncTableReader,
+    AsyncWebhookVerifier,
+    AsyncWorker,
+)
 from headwater.client.effects import Batch, Report
 from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
+from headwater.client.following import StreamBatch
 from headwater.client.mirroring import Mirrored
 from headwater.client.nurls import Nurl
 from headwater.client.outbox import DeliveryReport, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.session import Retry, Timeouts
-from headwater.client.sync import Client, Producer, Reader, Stream, Table, TableReader
+from headwater.client.subscriptions import (
+    AckResult,
+    PendingStream,
+    StreamLink,
+    SubscriptionInfo,
+    SubscriptionStatus,
+    Wake,
+    Webhook,
+    WebhookSigning,
+)
+from headwater.client.sync import (
+    Claim,
+    Client,
+    Follow,
+    Producer,
+    Reader,
+    Stream,
+    Subscription,
+    Table,
+    TableReader,
+    WebhookVerifier,
+    Worker,
+)
 from headwater.client.tables import AppendedRows, Change, Put, Remove, TableInfo
+from headwater.client.working import WorkBatch, WorkReport
 from headwater.log.producers import ProducerTuple
 from headwater.positions import Position
 from headwater.protocol.state.as_events import RecordFormat
@@ -18,22 +54,31 @@ from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row
 
 __all__ = [
+    "AckResult",
     "AppendResult",
     "AppendedRows",
+    "AsyncClaim",
     "AsyncClient",
+    "AsyncFollow",
     "AsyncProducer",
     "AsyncReader",
     "AsyncStream",
+    "AsyncSubscription",
     "AsyncTable",
     "AsyncTableReader",
+    "AsyncWebhookVerifier",
+    "AsyncWorker",
     "Batch",
     "Change",
+    "Claim",
     "Client",
     "DeliveryReport",
     "Escape",
+    "Follow",
     "LiveMode",
     "Mirrored",
     "Nurl",
+    "PendingStream",
     "Position",
     "Producer",
     "ProducerMetrics",
@@ -50,10 +95,22 @@ __all__ = [
     "SignedUrl",
     "Splits",
     "Stream",
+    "StreamBatch",
     "StreamInfo",
+    "StreamLink",
+    "Subscription",
+    "SubscriptionInfo",
+    "SubscriptionStatus",
     "Table",
     "TableInfo",
     "TableReader",
     "TableType",
     "Timeouts",
+    "Wake",
+    "Webhook",
+    "WebhookSigning",
+    "WebhookVerifier",
+    "WorkBatch",
+    "WorkReport",
+    "Worker",
 ]

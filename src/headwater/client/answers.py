@@ -1,4 +1,5 @@
-"""Turns a response into an error: by the problem type that Headwater sends, else by status and headers."""
+"""Turns a response into an error: by the problem type that Headwater sends, by the code that the protocol defines for
+subscriptions, else by status and headers."""
 
 from __future__ import annotations
 
@@ -13,27 +14,38 @@ import msgspec
 from headwater import errors, limits
 from headwater.client.effects import HttpReply, HttpRequest
 from headwater.errors import HeadwaterError
+from headwater.log.json_framing import UNREADABLE
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.paths import RESERVED
 from headwater.protocol.tables.headers import LAST_SEQNO
 
-# What msgspec raises for a body that is not JSON of the type. Invalid UTF-8 can raise another error than DecodeError.
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+class _CodedError(msgspec.Struct, frozen=True):
+    """The error in a response about a subscription. Headwater sends it as a member of its problem documents."""
+
+    code: str = ""
+    message: str = ""
+    current_holder: str = ""
+    generation: int | None = None
 
 
 class _Problem(msgspec.Struct):
     type: str = ""
     detail: str = ""
+    error: _CodedError = _CodedError()
+    stream: object = ""  # the one that failed of several
 
 
 def _by_code(root: type[HeadwaterError]) -> dict[str, type[HeadwaterError]]:
-    found = {root().code: root}
+    kinds = {root().code: root}
     for child in root.__subclasses__():
-        found |= _by_code(child)
-    return found
+        kinds |= _by_code(child)
+    return kinds
 
 
 _CODES = _by_code(errors.RequestError) | _by_code(errors.ServerError) | _by_code(errors.TargetRefusedError)
+_PROTOCOL_CODES = {kind.protocol_code: kind for kind in _CODES.values() if kind.protocol_code}
 _STATUSES: dict[int, type[HeadwaterError]] = {
     400: errors.BadRequestError,
     401: errors.UnauthorizedError,
@@ -55,10 +67,12 @@ _STATUSES: dict[int, type[HeadwaterError]] = {
 
 
 def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
-    kind, detail, is_ours = _named(request, reply)
+    problem = _problem(request, reply)
+    kind, detail, is_ours = _named(request, reply, problem)
     if request.guarded and 300 <= reply.status < 400:
         kind, detail = errors.RedirectError, f"status {reply.status}, to {reply.headers.get('location', '')[:200]!r}"
     error = kind(detail)
+    error.stream = problem.stream if isinstance(problem.stream, str) else ""
     # Headwater sends 503 and 507 only for requests that had no effect. A gateway may also send them for others.
     error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
     error.status = reply.status
@@ -73,6 +87,8 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     elif isinstance(error, errors.TailMovedError):
         error.offset = reply.headers.get(headers.NEXT_OFFSET, "")
         error.last_seqno = integer(reply, LAST_SEQNO)
+    elif isinstance(error, errors.AlreadyClaimedError):
+        error.holder, error.generation = problem.error.current_holder, problem.error.generation
     return error
 
 
@@ -82,14 +98,23 @@ def integer(reply: HttpReply, name: str) -> int | None:
     return int(value) if value.isascii() and value.isdigit() and len(value) <= limits.SEQNO_DIGITS_MAX else None
 
 
-def _named(request: HttpRequest, reply: HttpReply) -> tuple[type[HeadwaterError], str, bool]:
-    problem = _Problem()
-    if reply.headers.get("content-type", "").startswith(PROBLEM_MEDIA_TYPE):
+def _problem(request: HttpRequest, reply: HttpReply) -> _Problem:
+    """The problem document of a response; an empty one if it has none. Errors of subscriptions may be plain JSON. The
+    Node reference answers so to every unknown URL below `__ds`, where it means nothing about a subscription."""
+    content_type = reply.headers.get("content-type", "")
+    is_json = f"/{RESERVED}/subscriptions/" in request.url and content_type.startswith("application/json")
+    if is_json or content_type.startswith(PROBLEM_MEDIA_TYPE):
         with contextlib.suppress(*UNREADABLE):
-            problem = msgspec.json.decode(reply.body, type=_Problem)
+            return msgspec.json.decode(reply.body, type=_Problem)
+    return _Problem()
+
+
+def _named(request: HttpRequest, reply: HttpReply, problem: _Problem) -> tuple[type[HeadwaterError], str, bool]:
     code = problem.type.removeprefix(PROBLEM_TYPE_PREFIX)
     if code in _CODES:
         return _CODES[code], problem.detail, True
+    if problem.error.code in _PROTOCOL_CODES:
+        return _PROTOCOL_CODES[problem.error.code], problem.error.message, False
     detail = problem.detail or _text_of(reply)
     if not detail and reply.status not in _STATUSES:
         detail = f"status {reply.status}"
@@ -103,20 +128,20 @@ def _text_of(reply: HttpReply) -> str:
     """The text of a response that is not a problem document. A page is not shown: a proxy sent it, not the server."""
     if not reply.headers.get("content-type", "").lower().startswith("text/html"):
         return reply.body[: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
-    found = _TITLE.search(reply.body)
-    title = "" if found is None else found[1][: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
+    match = _TITLE.search(reply.body)
+    title = "" if match is None else match[1][: limits.ERROR_DETAIL_BYTES_MAX].decode(errors="replace").strip()
     server = reply.headers.get("server", "")[:80]
-    named = f" {title!r}" if title else ""
+    page_title = f" {title!r}" if title else ""
     by = f" by {server!r}" if server else ""
-    return f"status {reply.status} with an HTML page{named}{by}: a proxy responded instead of the server"
+    return f"status {reply.status} with an HTML page{page_title}{by}: a proxy responded instead of the server"
 
 
-def _inferred(request: HttpRequest, status: int, given: Mapping[str, str]) -> type[HeadwaterError]:
-    if status == 409 and headers.parse_closed(given):
+def _inferred(request: HttpRequest, status: int, reply_headers: Mapping[str, str]) -> type[HeadwaterError]:
+    if status == 409 and headers.parse_closed(reply_headers):
         return errors.StreamClosedError
-    if status == 409 and headers.PRODUCER_EXPECTED_SEQ in given:
+    if status == 409 and headers.PRODUCER_EXPECTED_SEQ in reply_headers:
         return errors.SequenceGapError
-    if status == 403 and headers.PRODUCER_EPOCH in given:
+    if status == 403 and headers.PRODUCER_EPOCH in reply_headers:
         return errors.StaleEpochError
     if status == 409 and request.method == "PUT":
         return errors.ConfigurationError
@@ -125,13 +150,13 @@ def _inferred(request: HttpRequest, status: int, given: Mapping[str, str]) -> ty
     return _STATUSES.get(status, errors.RequestError if status < 500 else errors.ServerError)
 
 
-def retry_after_s(given: Mapping[str, str]) -> float | None:
-    value = given.get("retry-after", "").strip()
+def retry_after_s(reply_headers: Mapping[str, str]) -> float | None:
+    value = reply_headers.get("retry-after", "").strip()
     try:
-        asked_s = float(value) if value.isascii() and value.isdigit() else _until(value)
+        delay_s = float(value) if value.isascii() and value.isdigit() else _until(value)
     except (ValueError, OverflowError):
         return None
-    return min(max(0.0, asked_s), limits.RETRY_AFTER_MAX_S)
+    return min(max(0.0, delay_s), limits.RETRY_AFTER_MAX_S)
 
 
 def _until(date: str) -> float:

@@ -18,7 +18,7 @@ from headwater.errors import ProtocolError
 from headwater.joining import Joined
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_boundaries import elements
-from headwater.log.json_framing import split_array
+from headwater.log.json_framing import reason_of, split_array
 
 JSON = "application/json"
 
@@ -35,9 +35,19 @@ def encoder_of(content_type: str) -> Callable[[Any], bytes]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode a value as JSON. Bytes must be JSON text and are passed through. NaN and infinities are a ValueError."""
+    """Encode a value as JSON. Bytes must be JSON text and are passed through.
+
+    Raises ValueError for NaN and infinities, and for a value that is nested too deeply.
+    """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _checked_json(bytes(value))
+    try:
+        return _encoded(value)
+    except RecursionError:
+        raise ValueError("the value is nested too deeply, or contains itself") from None
+
+
+def _encoded(value: Any) -> bytes:
     if hasattr(value, "__pydantic_serializer__"):
         text = bytes(value.__pydantic_serializer__.to_json(value, by_alias=True))
     else:
@@ -71,7 +81,7 @@ def _checked_json(text: bytes) -> bytes:
         if len(split_array(b"[" + text + b"]")) == 1:
             text.decode()
             return text
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     raise ValueError(f"bytes for a stream of JSON must be one JSON text, got {text[:40]!r}")
 
@@ -300,21 +310,22 @@ class JsonAnswer:
         return items
 
     def _up_to_invalid(self, messages: list[bytes]) -> list[Any]:
-        items: list[Any] = []
-        for message in messages:
+        """Decode the messages before the first invalid one, as one array: what it becomes is the decoder's choice."""
+        for count, message in enumerate(messages):
             try:
-                items += self._decode(b"[" + message + b"]")
+                self._decode(b"[" + message + b"]")
             except (ValueError, RecursionError) as error:
-                self.bad = f"{error}: {bytes(message)[:80].decode(errors='replace')}"
+                self.bad = f"{reason_of(error)}: {bytes(message)[:80].decode(errors='replace')}"
+                messages = messages[:count]
                 break
-        return items
+        return self._decode(b"[" + b",".join(messages) + b"]")
 
 
 def _split(text: bytes) -> list[bytes]:
     """The messages of an array as raw JSON. Invalid or too deeply nested messages are found when they are decoded."""
     try:
         return split_array(text)  # type: ignore[return-value]  # as good as bytes here
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         array = text.strip()
         if array[:1] == b"[" and array[-1:] == b"]":
             with contextlib.suppress(ValueError):
@@ -327,6 +338,6 @@ def _split(text: bytes) -> list[bytes]:
 def _is_array(text: bytes) -> bool:
     try:
         split_array(text)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return False
     return True

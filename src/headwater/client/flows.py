@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from headwater.client.answers import UNREADABLE, integer, required
+from headwater.client.answers import integer, required
 from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, with_query
@@ -21,6 +21,7 @@ from headwater.errors import (
     UnknownRouteError,
 )
 from headwater.log.content import DEFAULT_CONTENT_TYPE
+from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.log.producers import ProducerTuple
 from headwater.positions import NOW
 from headwater.protocol.state.as_events import RecordFormat
@@ -121,23 +122,23 @@ def create(
     expires_at: datetime | str | None = None,
     closed: bool = False,
     messages: Iterable[Any] = (),
-    named: dict[str, str] | None = None,
+    extra_headers: dict[str, str] | None = None,
 ) -> Flow[bool]:
-    """Create a stream. False if it exists with the same configuration. `named` are the headers of a fork or a view."""
-    given = dict(named or {})
+    """Create a stream. False if it exists with the same configuration. `extra_headers` make it a fork or a view."""
+    request_headers = dict(extra_headers or {})
     if content_type is not None:
-        given["content-type"] = content_type
+        request_headers["content-type"] = content_type
     if ttl_s is not None:
-        given[headers.TTL] = str(ttl_s)
+        request_headers[headers.TTL] = str(ttl_s)
     if expires_at is not None:
-        given[headers.EXPIRES_AT] = instant(expires_at)
+        request_headers[headers.EXPIRES_AT] = instant(expires_at)
     if closed:
-        given[headers.CLOSED] = "true"
+        request_headers[headers.CLOSED] = "true"
     encode = encoder_of(content_type or DEFAULT_CONTENT_TYPE)
     _check_several(messages)
     encoded = [encode(message) for message in messages]
     body = body_of(content_type or DEFAULT_CONTENT_TYPE, encoded) if encoded else b""
-    request = HttpRequest("PUT", url, given, body)
+    request = HttpRequest("PUT", url, request_headers, body)
     reply = yield from exchange(session, request)
     required(request, reply, headers.NEXT_OFFSET)
     return reply.status == 201
@@ -153,12 +154,12 @@ def fork(
     ttl_s: int | None = None,
     expires_at: datetime | str | None = None,
 ) -> Flow[bool]:
-    given = {headers.FORKED_FROM: urlsplit(source).path}
+    fork_headers = {headers.FORKED_FROM: urlsplit(source).path}
     if offset is not None:
-        given[headers.FORK_OFFSET] = offset
+        fork_headers[headers.FORK_OFFSET] = offset
     if sub_offset:
-        given[headers.FORK_SUB_OFFSET] = str(sub_offset)
-    return create(session, url, None, ttl_s=ttl_s, expires_at=expires_at, named=given)
+        fork_headers[headers.FORK_SUB_OFFSET] = str(sub_offset)
+    return create(session, url, None, ttl_s=ttl_s, expires_at=expires_at, extra_headers=fork_headers)
 
 
 def view_headers(source: str | None, entity_type: str | None, record: RecordFormat) -> dict[str, str]:
@@ -182,8 +183,8 @@ def current(session: Session, request: HttpRequest) -> Flow[HttpReply]:
     reply = yield from exchange(session, request)
     if not integer(reply, "age"):  # Varnish also adds `Age: 0` to responses that it did not store
         return reply
-    given = {**request.headers, "cache-control": "no-cache"}
-    reply = yield from exchange(session, msgspec.structs.replace(request, method="GET", headers=given))
+    request_headers = {**request.headers, "cache-control": "no-cache"}
+    reply = yield from exchange(session, msgspec.structs.replace(request, method="GET", headers=request_headers))
     if integer(reply, "age"):
         age_s = reply.headers["age"]
         error = ProtocolError(f"a cache sent a response that is {age_s} s old; let it honour Cache-Control: no-store")
@@ -215,17 +216,17 @@ def append_request(
     close: bool = False,
     if_tail: str | int | None = None,
 ) -> HttpRequest:
-    given = {"content-type": content_type}
+    request_headers = {"content-type": content_type}
     if seq is not None:
-        given[headers.SEQ] = seq
+        request_headers[headers.SEQ] = seq
     if producer is not None:
-        given[headers.PRODUCER_ID] = producer.id
-        given[headers.PRODUCER_EPOCH] = str(producer.epoch)
-        given[headers.PRODUCER_SEQ] = str(producer.seq)
+        request_headers[headers.PRODUCER_ID] = producer.id
+        request_headers[headers.PRODUCER_EPOCH] = str(producer.epoch)
+        request_headers[headers.PRODUCER_SEQ] = str(producer.seq)
     if close:
-        given[headers.CLOSED] = "true"
-    given |= condition(if_tail)
-    return HttpRequest("POST", url, given, body)
+        request_headers[headers.CLOSED] = "true"
+    request_headers |= condition(if_tail)
+    return HttpRequest("POST", url, request_headers, body)
 
 
 def condition(if_tail: str | int | None) -> dict[str, str]:
@@ -304,7 +305,7 @@ def list_page(session: Session, prefix: str, after: str | None, limit: int) -> F
     try:
         return msgspec.json.decode(reply.body, type=StreamPage)
     except UNREADABLE as error:
-        raise ProtocolError(f"this server has no list of streams: {error}") from None
+        raise ProtocolError(f"this server has no list of streams: {reason_of(error)}") from None
 
 
 def splits(
@@ -320,12 +321,12 @@ def splits(
     path = _own_path(session, url)
     numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
     query = {name: str(number) for name, number in numbers.items() if number is not None}
-    asked = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
-    reply = yield from exchange(session, HttpRequest("GET", asked))
+    splits_url = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
+    reply = yield from exchange(session, HttpRequest("GET", splits_url))
     try:
         return msgspec.json.decode(reply.body, type=Splits)
     except UNREADABLE as error:
-        raise ProtocolError(f"this server does not split streams: {error}") from None
+        raise ProtocolError(f"this server does not split streams: {reason_of(error)}") from None
 
 
 def record_page(session: Session, url: str, offset: str, until: str | None, limit: int) -> Flow[RecordPage]:
@@ -355,9 +356,9 @@ def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:
 
 
 def _record_page(session: Session, url: str, kind: type[Page], **query: str | None) -> Flow[Page]:
-    asked = with_query(f"{session.root}{RESERVED}/records", path=_own_path(session, url), **query)
+    page_url = with_query(f"{session.root}{RESERVED}/records", path=_own_path(session, url), **query)
     try:
-        reply = yield from exchange(session, HttpRequest("GET", asked))
+        reply = yield from exchange(session, HttpRequest("GET", page_url))
         return msgspec.json.decode(reply.body, type=kind)
     except StreamNotFoundError as error:
         yield from head(session, url)  # raises if the stream itself does not exist

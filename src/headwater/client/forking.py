@@ -86,10 +86,10 @@ class Pools(Generic[P]):
     a pool has a limited number of open responses, and further ones use another pool.
     """
 
-    def __init__(self, open_pool: Callable[[], P], given: P | None) -> None:
+    def __init__(self, open_pool: Callable[[], P], user_pool: P | None) -> None:
         self._open = open_pool
-        self._is_given = given is not None
-        self._processes = {_forks: _ProcessPools(open_pool() if given is None else given)}
+        self._has_user_pool = user_pool is not None
+        self._processes = {_forks: _ProcessPools(open_pool() if user_pool is None else user_pool)}
 
     def here(self) -> P:
         """The first pool of this process; it is opened if the process was forked."""
@@ -99,7 +99,7 @@ class Pools(Generic[P]):
         """A pool of this process with room for one more response. Pass it to `give_back` when that is closed."""
         of_process = self._of_process()
         with of_process.lock:
-            room = (each for each in of_process.pools if self._is_given or each.open_count < POOL_RESPONSES_MAX)
+            room = (each for each in of_process.pools if self._has_user_pool or each.open_count < POOL_RESPONSES_MAX)
             lent = next(room, None)
             if lent is None:
                 lent = Lent(self._open())
@@ -115,13 +115,13 @@ class Pools(Generic[P]):
     def to_close(self) -> list[P]:
         """The pools that this process has to close."""
         of_process = self._processes.get(_forks)
-        return [] if self._is_given or of_process is None else [each.pool for each in of_process.pools]
+        return [] if self._has_user_pool or of_process is None else [each.pool for each in of_process.pools]
 
     def _of_process(self) -> _ProcessPools[P]:
         of_process = self._processes.get(_forks)
         if of_process is not None:
             return of_process
-        if self._is_given:
+        if self._has_user_pool:
             raise ForkedError("the httpx client of this client belongs to the parent process; make a client here")
         # Without a lock: a thread of the parent may hold it.
         return self._processes.setdefault(_forks, _ProcessPools(self._open()))

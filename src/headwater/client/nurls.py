@@ -39,8 +39,8 @@ def notify(session: Session, nurl: str, surl: str | None, nurls: Mapping[str, st
     if fault := url_fault(nurl):
         raise ValueError(f"not a NURL, {fault}: {nurl!r}")
     body = format_notification(Notification(surl, tuple(nurls.items())))
-    given = {"accept-encoding": IDENTITY, "content-type": FORM_TYPE}
-    yield from exchange(session, HttpRequest("POST", nurl, given, body, guarded=True))
+    headers = {"accept-encoding": IDENTITY, "content-type": FORM_TYPE}
+    yield from exchange(session, HttpRequest("POST", nurl, headers, body, guarded=True))
 
 
 def withdraw(session: Session, surl: str, nurl: str) -> Flow[None]:

@@ -531,16 +531,16 @@ class Outbox:
         """Fail the last batches of the window and all that are queued."""
         self.failure = self.failure or error
         self._move(ProducerEvent.FAIL)
-        given_up = [*last, *self._packed, *([self._open] if self._open else [])]
+        batches = [*last, *self._packed, *([self._open] if self._open else [])]
         self._window = deque(batch for batch in self._window if batch not in last)
         self._packed.clear()
         self._open = None
-        for batch in given_up:
+        for batch in batches:
             if batch.state is not BatchState.FAILED:
                 batch.move(BatchEvent.GIVE_UP)
             self.metrics.messages_failed += len(batch.messages)
             self.metrics.bytes_waiting -= batch.bytes - 1
-        return self._outcome(given_up, error=error)
+        return self._outcome(batches, error=error)
 
     def _outcome(
         self,

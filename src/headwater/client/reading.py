@@ -38,12 +38,13 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from headwater import limits
-from headwater.client.answers import UNREADABLE, required
+from headwater.client.answers import required
 from headwater.client.codecs import BytesAnswer, Decoder, JsonAnswer
 from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Receive, Report, Sleep
 from headwater.client.session import Session, lost, opened, pause, with_query
 from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
+from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.sse import EventReader
@@ -193,7 +194,7 @@ class Reading:
         self.state = BEGINNINGS[live]
         self._attempts = Attempts(session.retry.attempts)
         self._feeds = FeedRecord()
-        self._told_tail = False  # the last batch said that the reader is up to date
+        self._was_up_to_date = False  # the last batch said that the reader is up to date
         self._held_at: Position | None = None
         self._prefetched: HttpReply | None = None
         self._end = ""  # the offset at the end of the current response
@@ -271,7 +272,7 @@ class Reading:
             answer.feed(chunk)
             if partly and answer.size >= self._piece_bytes:
                 yield from self._deliver(answer, answer.some())
-            _check_size(request, answer)
+            check_size(request, answer.size)
 
     def _open(self, request: HttpRequest) -> Flow[HttpReply]:
         reply = yield from opened(self._session, request, 200, 204)
@@ -342,13 +343,13 @@ class Reading:
             self._move(ReadEvent.END)
         elif up_to_date:
             self._move(ReadEvent.TAIL)
-        if items or closed or (up_to_date and not self._told_tail) or next_offset == self._until:
+        if items or closed or (up_to_date and not self._was_up_to_date) or next_offset == self._until:
             yield from self._emit(items, up_to_date=up_to_date, closed=closed)
         if closed and self._held_at is not None:
             raise MessageError("the stream ends in the middle of a UTF-8 character", self._held_at)
 
     def _emit(self, items: list[Any], *, up_to_date: bool = False, closed: bool = False) -> Flow[None]:
-        self._told_tail = up_to_date
+        self._was_up_to_date = up_to_date
         yield Emit(Batch(items, self._place(), up_to_date, closed))
 
     def _place(self) -> Position:
@@ -396,7 +397,7 @@ class Reading:
             answer.feed(chunk)
             if answer.size >= self._piece_bytes:
                 answer.some()
-            _check_size(request, answer)
+            check_size(request, answer.size)
         answer.rest()
         yield CloseReply()
         return answer.taken, required(request, reply, headers.NEXT_OFFSET)
@@ -447,7 +448,7 @@ class Reading:
                     _take(request, answer, data, encoded=encoded)
                     if answer.size >= self._piece_bytes:
                         yield from self._deliver(answer, answer.some())
-                    _check_size(request, answer)
+                    check_size(request, answer.size)
                 elif name == b"control":
                     yield from self._receive_control(request, answer, data)
                     if self.state is not ReadState.FEEDING:
@@ -462,7 +463,7 @@ class Reading:
         try:
             control = msgspec.json.decode(data, type=_Control)
         except UNREADABLE as error:
-            raise _broken(request, f"unreadable control event: {error}") from None
+            raise broken(request, f"unreadable control event: {reason_of(error)}") from None
         self._feeds.received()
         if control.stream_deleted:
             self._move(ReadEvent.LEAVE_FEED)  # a plain request gets the right error: 404, or 410 if forks keep the path
@@ -482,16 +483,16 @@ class Reading:
         return self._decoder.answer(self.position.skip)
 
 
-def _check_size(request: HttpRequest, answer: JsonAnswer | BytesAnswer) -> None:
+def check_size(request: HttpRequest, size_bytes: int) -> None:
     """Refuse a message that is too long before it fills the memory."""
-    if answer.size > limits.READ_MESSAGE_BYTES_MAX:
+    if size_bytes > limits.READ_MESSAGE_BYTES_MAX:
         error = ProtocolError(f"a message is longer than {limits.READ_MESSAGE_BYTES_MAX} bytes")
         error.url = request.url
         raise error
 
 
-def _broken(request: HttpRequest, reason: str) -> ProtocolError:
-    """Handle an unreadable response. It may be a transmission error; after several in a row the read fails."""
+def broken(request: HttpRequest, reason: str) -> ProtocolError:
+    """The error for an unreadable response. It may be a transmission error; after several in a row the read fails."""
     error = ProtocolError(reason)
     error.url = request.url
     error.retryable = True
@@ -503,5 +504,5 @@ def _take(request: HttpRequest, answer: JsonAnswer | BytesAnswer, data: bytes, *
         try:
             data = binascii.a2b_base64(data.replace(b"\n", b"").replace(b"\r", b""), strict_mode=True)
         except binascii.Error as error:
-            raise _broken(request, f"unreadable data event: {error}") from None
+            raise broken(request, f"unreadable data event: {error}") from None
     answer.event(data)

@@ -185,23 +185,23 @@ class Session:
 
     def prepared(self, request: HttpRequest) -> Flow[HttpRequest]:
         """The request as it is sent. The client's headers, parameters and token are only added for its own server."""
-        given, url = {"accept-encoding": self._encodings}, request.url
+        headers, url = {"accept-encoding": self._encodings}, request.url
         if self.is_own(url):
-            given |= yield from _resolved(self.headers)
+            headers |= yield from _resolved(self.headers)
             if self.params:
                 url = with_query(url, **_missing(url, (yield from _resolved(self.params))))
             if self.credentials.token is not None:
-                given["authorization"] = f"Bearer {self.credentials.token}"
-        given |= request.headers
-        for name, value in given.items():
+                headers["authorization"] = f"Bearer {self.credentials.token}"
+        headers |= request.headers
+        for name, value in headers.items():
             _check_header(name, value)
-        return msgspec.structs.replace(request, url=url, headers=given)
+        return msgspec.structs.replace(request, url=url, headers=headers)
 
     def fixed_headers(self) -> dict[str, str]:
-        found = {name: value for name, value in self.headers.items() if isinstance(value, str)}
+        headers = {name: value for name, value in self.headers.items() if isinstance(value, str)}
         if self.credentials.token is not None:
-            found["authorization"] = f"Bearer {self.credentials.token}"
-        return found
+            headers["authorization"] = f"Bearer {self.credentials.token}"
+        return headers
 
     def ensure_token(self) -> Flow[None]:
         """Ask the token hook for the first token, if there is a hook."""
@@ -279,10 +279,10 @@ def _lowered(headers: Mapping[str, Setting] | None) -> dict[str, Setting]:
 
 def _resolved(settings: Mapping[str, Setting]) -> Flow[dict[str, str]]:
     """The values of settings for this request; functions are called."""
-    found = {}
+    values = {}
     for name, value in settings.items():
-        found[name] = (yield Call(value)) if callable(value) else value
-    return found
+        values[name] = (yield Call(value)) if callable(value) else value
+    return values
 
 
 def _missing(url: str, params: dict[str, str]) -> dict[str, str]:
@@ -325,7 +325,8 @@ def _ask_once(session: Session, request: HttpRequest, how: type[Send | Open]) ->
     token = session.credentials.token
     try:
         reply: HttpReply = yield how((yield from session.prepared(request)))
-        if reply.status == 401 and own and (yield from session.refresh_token(token)):
+        used = own and "authorization" not in request.headers  # the token of a wake is not the client's
+        if reply.status == 401 and used and (yield from session.refresh_token(token)):
             reply = yield how((yield from session.prepared(request)))
     except HeadwaterError as error:
         error.url = request.url  # without the client's parameters, which may be secrets

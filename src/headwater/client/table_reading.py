@@ -48,7 +48,7 @@ class TableReading:
         self._attempts = attempts or session.retry.attempts
         self._accept = MEDIA_TYPE if following.table is None else format_table_type(following.table)
         self._encoding = IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP
-        self._told_tail = False
+        self._was_up_to_date = False
         self.failure: HeadwaterError | None = None
 
     def flow(self) -> Flow[None]:
@@ -56,7 +56,7 @@ class TableReading:
         if self.failure is not None:
             raise self.failure
         following.resume()
-        self._told_tail = False
+        self._was_up_to_date = False
         while not following.ended:
             started = session.clock()
             try:
@@ -64,7 +64,7 @@ class TableReading:
                 wait_s = following.finish(session.clock() - started)
             except HeadwaterError as error:
                 yield CloseReply()
-                self._told_tail = False
+                self._was_up_to_date = False
                 error.url = error.url or self._url
                 if is_final(error):
                     self.failure = error
@@ -80,7 +80,7 @@ class TableReading:
         following.begin(reply.headers)
         if self._last_row is not None and following.table is not None:
             following.remember(escaped(self._last_row, following.table.escape))
-        if following.up_to_date and not self._told_tail:
+        if following.up_to_date and not self._was_up_to_date:
             yield from self._emit([])
         while not following.is_done():
             try:
@@ -96,7 +96,7 @@ class TableReading:
 
     def _emit(self, rows: list[Row]) -> Flow[None]:
         following = self.following
-        self._told_tail = following.up_to_date
+        self._was_up_to_date = following.up_to_date
         position = following.position or 0
         if self._is_escaped():
             position, rows = self._unescaped(position, rows)

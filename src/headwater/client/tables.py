@@ -12,10 +12,11 @@ import msgspec
 
 from headwater import limits
 from headwater.client import flows
-from headwater.client.answers import UNREADABLE, integer, required
+from headwater.client.answers import integer, required
 from headwater.client.effects import CloseReply, Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange, opened, with_query
 from headwater.errors import HeadwaterError, ProtocolError, StreamNotFoundError
+from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.state.view_headers import format_table_view
@@ -82,8 +83,8 @@ class TablePage(msgspec.Struct):
     next_after: str | None = None
 
 
-def _request(method: str, url: str, given: dict[str, str] | None = None, body: bytes = b"") -> HttpRequest:
-    return HttpRequest(method, url, {"accept-encoding": IDENTITY, **(given or {})}, body, guarded=True)
+def _request(method: str, url: str, request_headers: dict[str, str] | None = None, body: bytes = b"") -> HttpRequest:
+    return HttpRequest(method, url, {"accept-encoding": IDENTITY, **(request_headers or {})}, body, guarded=True)
 
 
 def create(
@@ -98,14 +99,14 @@ def create(
     view: dict[str, str] | None = None,
 ) -> Flow[bool]:
     """Create a table. False if it exists with the same configuration."""
-    given = {"content-type": format_table_type(table), **(view or {})}
+    request_headers = {"content-type": format_table_type(table), **(view or {})}
     if ttl_s is not None:
-        given[headers.TTL] = str(ttl_s)
+        request_headers[headers.TTL] = str(ttl_s)
     if expires_at is not None:
-        given[headers.EXPIRES_AT] = flows.instant(expires_at)
+        request_headers[headers.EXPIRES_AT] = flows.instant(expires_at)
     if mirror:
-        given[MIRROR] = "true"
-    reply = yield from exchange(session, _request("PUT", url, given), attempts_max=attempts_max)
+        request_headers[MIRROR] = "true"
+    reply = yield from exchange(session, _request("PUT", url, request_headers), attempts_max=attempts_max)
     return reply.status == 201
 
 
@@ -123,7 +124,7 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         error.detail = error.detail or "there is no such table"  # a response to HEAD has no body with the detail
         raise
     table = parse_answer_type(reply.headers.get("content-type"))
-    found = TableInfo(
+    table_info = TableInfo(
         name=name_of(session, url),
         schema=table.schema,
         version=table.version,
@@ -134,7 +135,7 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         ttl_seconds=integer(reply, headers.TTL),
         expires_at=reply.headers.get(headers.EXPIRES_AT),
     )
-    return found, table
+    return table_info, table
 
 
 def _headers(session: Session, request: HttpRequest) -> Flow[HttpReply]:
@@ -160,10 +161,10 @@ def append(
     if_tail: int | None = None,
 ) -> Flow[AppendedRows]:
     """Append changes in one request. Without a producer it is not retried if it may have been stored."""
-    given = [_as_tuple(change) for change in changes]
-    if not given and not close:
+    triples = [_as_tuple(change) for change in changes]
+    if not triples and not close:
         raise ValueError("nothing to append")
-    body = format_changes(given, table.escape) if given else b""
+    body = format_changes(triples, table.escape) if triples else b""
     return (yield from append_body(session, url, table, body, producer, close=close, if_tail=if_tail))
 
 
@@ -185,8 +186,8 @@ def append_all(
         done = yield from append_body(session, url, table, body, ProducerTuple(producer_id, epoch, seq))
     if done is not None:
         return done
-    found, _ = yield from info(session, url)
-    return AppendedRows(found.last_seqno or 0)
+    table_info, _ = yield from info(session, url)
+    return AppendedRows(table_info.last_seqno or 0)
 
 
 def append_body(
@@ -220,10 +221,10 @@ def append_rows(
     body = b"".join([format_row(escaped(row, table.escape)) for row in rows])
     if not body and not close:
         raise ValueError("nothing to append")
-    given = {"content-type": format_table_type(table), AFTER_SEQNO: str(after)}
+    request_headers = {"content-type": format_table_type(table), AFTER_SEQNO: str(after)}
     if close:
-        given[headers.CLOSED] = "true"
-    request = _request("POST", url, given, body)
+        request_headers[headers.CLOSED] = "true"
+    request = _request("POST", url, request_headers, body)
     reply = yield from exchange(session, request, attempts_max=attempts_max)
     return _appended(request, reply, None)
 
@@ -236,16 +237,16 @@ def _appended(request: HttpRequest, reply: HttpReply, producer: ProducerTuple | 
 
 def _as_tuple(change: Change) -> tuple[Action, str, str]:
     if isinstance(change, Put):
-        given: tuple[Action, str, str] = ADD, change.key, change.record
+        triple: tuple[Action, str, str] = ADD, change.key, change.record
     elif isinstance(change, Remove):
-        given = DELETE, change.key, change.record
+        triple = DELETE, change.key, change.record
     elif isinstance(change, tuple) and len(change) == 3:
-        given = change
+        triple = change
     else:
         raise TypeError(f"a change is Put, Remove or a tuple of action, key and record, got {change!r:.80}")
-    if not (isinstance(given[1], str) and isinstance(given[2], str)):
+    if not (isinstance(triple[1], str) and isinstance(triple[2], str)):
         raise TypeError(f"the key and the record of a change are texts (json.dumps makes one), got {change!r:.80}")
-    return given
+    return triple
 
 
 def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple[Action, str, str]]]:
@@ -272,7 +273,7 @@ def table_page(session: Session, prefix: str, after: str | None, limit: int) -> 
     try:
         return msgspec.json.decode(reply.body, type=TablePage)
     except UNREADABLE as error:
-        raise ProtocolError(f"this server has no list of tables: {error}") from None
+        raise ProtocolError(f"this server has no list of tables: {reason_of(error)}") from None
 
 
 def name_of(session: Session, url: str) -> str:

@@ -74,14 +74,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return self.wrong == 0
 
 
-def check_state(name: str, found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> Check:
-    differing = [key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)]
-    return Check(name=name, what="keys", count=len(found), wrong=len(differing))
+def check_state(name: str, state: Mapping[Any, Any], expected: Mapping[Any, Any]) -> Check:
+    differing = [key for key in state.keys() | expected.keys() if state.get(key) != expected.get(key)]
+    return Check(name=name, what="keys", count=len(state), wrong=len(differing))
 
 
-def check_quarantine(name: str, found: Iterable[tuple[str, Any]], bad: Iterable[tuple[str, Any]]) -> Check:
+def check_quarantine(name: str, quarantined: Iterable[tuple[str, Any]], bad: Iterable[tuple[str, Any]]) -> Check:
     """Compare the quarantine by stream, type, key and value of each event."""
-    there, expected = (Counter(_gist(*one) for one in some) for some in (found, bad))
+    there, expected = (Counter(_gist(*one) for one in some) for some in (quarantined, bad))
     wrong = (there - expected).total() + (expected - there).total()
     return Check(name=name, what="events", count=there.total(), wrong=wrong)
 

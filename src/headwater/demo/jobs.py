@@ -129,7 +129,7 @@ class Jobs:
 
     def published_versions(self) -> dict[str, int | None]:
         """The last version that each publish job has sent completely."""
-        from headwater.pipeline.publish import published_version
+        from headwater.pipeline.publishing import published_version
 
         return {name: published_version(self._lake / f"shop.{name}") for name in _PUBLISHING}
 
@@ -150,8 +150,8 @@ class Jobs:
         from headwater.pipeline.lake import Lake
 
         lake = Lake(str(self._lake / name))
-        found: list[dict[str, Any]] = lake.open().to_pyarrow_table().to_pylist() if lake.exists() else []
-        return found
+        rows: list[dict[str, Any]] = lake.open().to_pyarrow_table().to_pylist() if lake.exists() else []
+        return rows
 
 
 def _numbers(directory: Path) -> Iterator[int]:

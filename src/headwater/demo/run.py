@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,12 +29,15 @@ from headwater.demo.delivery import UnreliableDelivery
 from headwater.demo.feeding import Feeder
 from headwater.demo.jobs import PUBLISHED, TABLE, Jobs
 from headwater.demo.plotting import plot
-from headwater.demo.serving import serving
 from headwater.demo.shop import STREAMS, Shop
 from headwater.demo.watching import Monitor, Status
 from headwater.errors import ClientError
 
 PLOT = "demo.png"
+
+
+class ServerNotStartedError(Exception):
+    """The server ended before it listened. It has printed the reason on standard error."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +66,7 @@ class Display(msgspec.Struct, frozen=True):
 def run(directory: Path, display: Display, *, port: int, per_second: float) -> RunResult:
     """Run until the display stops it, let Spark catch up, and check the results."""
     directory.mkdir(parents=True, exist_ok=True)
-    with serving(directory / "streams", port) as url, Client(url) as client:
+    with _serving(directory / "streams", port) as url, Client(url) as client:
         for path in STREAMS.values():
             client.stream(path).create()
         before = read_books(client)
@@ -114,3 +121,26 @@ def check(books: Books, client: Client, jobs: Jobs) -> list[Check]:
         check_state("STP table", fold_table(client.table(TABLE).rows()), by_key),
         check_quarantine("quarantine", quarantined, books.bad),
     ]
+
+
+@contextlib.contextmanager
+def _serving(data_dir: Path, port: int) -> Iterator[str]:
+    """Run a server, and yield its URL."""
+    command = [sys.executable, "-m", "headwater", "serve", "--port", str(port), "--data-dir", str(data_dir)]
+    # In a separate session, so that Ctrl-C does not stop the server, which is needed to finish.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:  # noqa: S603
+        try:
+            line = process.stdout.readline() if process.stdout is not None else ""
+            match = re.search(r"http://[^/\s]+", line)
+            if match is None:
+                raise ServerNotStartedError("the server did not start; it has printed the reason")
+            yield match[0]
+        finally:
+            process.terminate()
+            try:
+                process.wait(limits.DEMO_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise ClientError(
+                    f"the server did not stop within {limits.DEMO_STOP_S:.0f} s, and was killed"
+                ) from None

@@ -52,11 +52,11 @@ class Shop:
         self._values: dict[str, dict[str, Value]] = {kind: {} for kind in STREAMS}
         self._versions: dict[str, int] = {}
         self._made = 0
-        for (kind, key), found in (known or {}).items():
-            if found.value is not None:
-                self._values[kind][key] = found.value
-            if found.value is not None or kind == "stock":
-                self._versions[key] = found.version
+        for (kind, key), entity in (known or {}).items():
+            if entity.value is not None:
+                self._values[kind][key] = entity.value
+            if entity.value is not None or kind == "stock":
+                self._versions[key] = entity.version
             if kind != "stock":
                 self._made = max(self._made, int(key.rpartition("-")[2]))
 

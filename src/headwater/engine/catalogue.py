@@ -39,6 +39,7 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     pending: int = 0  # number of accepted events that are not durable yet
     live: Tail | None = None
     used: bool = True  # since the last eviction
+    unwatched: int = 0  # the version of the `PathWatch` that has no interest in the path
     _info: VisibleStream | None = None  # cached
     _described: StreamState | None = None  # the state of the cached info,
     _version: tuple[int, int, bool] = (0, 0, False)  # and its version, tail and whether it is closed
@@ -259,7 +260,8 @@ class Catalogue:
             if stream is not None:
                 self._evict(stream)
         if len(self._documents) > documents_max:
-            for document in [found for found in self._documents.values() if not found.pending and not found.used]:
+            unused = [document for document in self._documents.values() if not document.pending and not document.used]
+            for document in unused:
                 del self._documents[document.key]
                 self.removals += 1
             for document in self._documents.values():

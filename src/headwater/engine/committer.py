@@ -57,7 +57,7 @@ class Committer:
         self._backlog_bytes_max = backlog_bytes_max
         self._durable = durable
         self._failed = failed
-        self._entries: list[PendingRecord] = []
+        self._waiting: list[PendingRecord] = []
         self._bytes = 0
         self._window_bytes = backlog_bytes_max  # bytes that may wait
         self._committing: list[PendingRecord] | None = None
@@ -69,7 +69,7 @@ class Committer:
     @property
     def backlog(self) -> tuple[int, int]:
         """The number of records that are not durable yet, and the bytes that wait for the next batch."""
-        return len(self._entries) + len(self._committing or ()), self._bytes
+        return len(self._waiting) + len(self._committing or ()), self._bytes
 
     def check_room(self, size_bytes: int) -> None:
         waiting_bytes = self._bytes + size_bytes
@@ -85,8 +85,8 @@ class Committer:
         """Whether the batch that is being written is slow."""
         return self._began_s > 0 and time.perf_counter() - self._began_s > limits.COMMIT_S
 
-    def add(self, entry: PendingRecord, size_bytes: int = 0) -> None:
-        self._entries.append(entry)
+    def add(self, commit: PendingRecord, size_bytes: int = 0) -> None:
+        self._waiting.append(commit)
         self._bytes += size_bytes
         if self._committing is None and not self._scheduled:
             # Start at the end of this loop iteration, so that all its writes share the batch.
@@ -95,41 +95,41 @@ class Committer:
 
     def withdraw(self) -> list[PendingRecord]:
         """Remove and return all records that were not passed to the store yet."""
-        entries, self._entries = self._entries, []
+        commits, self._waiting = self._waiting, []
         self._bytes = 0
-        return entries
+        return commits
 
     def _start(self) -> None:
         self._scheduled = False
-        if self._committing is not None or not self._entries:
+        if self._committing is not None or not self._waiting:
             return
-        self._committing, self._entries = self._entries, []
-        commits = [entry for entry in self._committing if entry.record]
+        self._committing, self._waiting = self._waiting, []
+        records = [commit for commit in self._committing if commit.record]
         self.measures.accepted_bytes += self._bytes
         self._committing_bytes, self._bytes = self._bytes, 0
-        if commits:
-            self.measures.sizes.add(len(commits))
+        if records:
+            self.measures.sizes.add(len(records))
             self._began_s = time.perf_counter()
-            self._store.commit(commits, self._done)
+            self._store.commit(records, self._done)
         else:
             self._done(None)
 
     def _done(self, error: BaseException | None) -> None:
-        entries, self._committing = self._committing, None
+        commits, self._committing = self._committing, None
         began_s, self._began_s = self._began_s, 0.0
-        if entries is None:
+        if commits is None:
             raise RuntimeError("the store reported a batch that was not in progress")
         if error is not None:
             self.measures.failures += 1
-            self._failed(entries, error)
+            self._failed(commits, error)
         else:
             if began_s:
                 took_s = time.perf_counter() - began_s
                 self.measures.seconds.add(took_s)
                 if self._committing_bytes > limits.COMMIT_BYTES_MIN or self._window_bytes < self._backlog_bytes_max:
                     self._adjust_window(took_s)
-            self._durable(entries)
-        if self._entries and not self._scheduled:
+            self._durable(commits)
+        if self._waiting and not self._scheduled:
             self._start()
 
     def _adjust_window(self, took_s: float) -> None:

@@ -9,7 +9,7 @@ housekeeping   expiry and eviction
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.clock import Clock, SteadyClock
@@ -23,6 +23,7 @@ from headwater.engine.messages import (
     FindRecords,
     FindRow,
     FindSplits,
+    PathWatch,
     Read,
     ReadMore,
     ReadReply,
@@ -34,13 +35,13 @@ from headwater.engine.messages import (
 )
 from headwater.engine.ordering import ProducerOrder
 from headwater.engine.ranges import Ranges
-from headwater.engine.reader import Reader
+from headwater.engine.reader import DurableReader
 from headwater.engine.reporting import Busiest, EngineReport, Sampler
 from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
-from headwater.limits import Limits
+from headwater.limits import LIST_PAGE_MAX, Limits
 from headwater.log.commands import Command, Reply
 from headwater.log.content import ContentKind
 from headwater.log.quotas import Prefixes, Usage
@@ -86,7 +87,7 @@ class Engine:
         large = LargeReads(limits.large_read_bytes_max)
         self._live = LiveReaders(catalogue, self._writer, large, self.now_ms)
         self.slices = SharedSlices(self.now_ms)  # of live readers
-        self._reader = Reader(store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms)
+        self._reader = DurableReader(store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
         self._rows = Rows(self._reader)
         self._sampler = Sampler(catalogue)
@@ -170,30 +171,39 @@ class Engine:
         stream = self._catalogue.visible(path)
         return None if stream is None else (stream.id, stream.state.content_type, stream.state.kind)
 
-    def read(self, asked: Read) -> Awaitable[ReadReply]:
-        return self._reader.read(asked)
+    def read(self, message: Read) -> Awaitable[ReadReply]:
+        return self._reader.read(message)
 
-    def read_more(self, asked: ReadMore) -> Awaitable[ReadReply]:
-        return self._reader.read_more(asked)
+    def read_more(self, message: ReadMore) -> Awaitable[ReadReply]:
+        return self._reader.read_more(message)
 
     async def page(self, prefix: str, after: str, limit: int) -> VisiblePage:
         """A page of streams in path order."""
         return await self._reader.page(prefix, after, limit)
 
-    async def splits(self, asked: FindSplits) -> SplitsReply:
-        return await self._ranges.splits(asked)
+    async def splits(self, message: FindSplits) -> SplitsReply:
+        return await self._ranges.splits(message)
 
-    async def records(self, asked: FindRecords) -> RecordsReply:
-        return await self._ranges.records(asked)
+    async def records(self, message: FindRecords) -> RecordsReply:
+        return await self._ranges.records(message)
 
-    async def find_row(self, asked: FindRow) -> RowReply:
-        return await self._rows.find(asked)
+    async def find_row(self, message: FindRow) -> RowReply:
+        return await self._rows.find(message)
 
     async def document(self, key: str) -> Document | None:
         return await self._reader.document(key)
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
+        """A page of documents in the order of their keys."""
         return await self._reader.documents(prefix, after, limit)
+
+    async def all_documents(self, prefix: str) -> AsyncIterator[Document]:
+        """The documents whose keys begin with a prefix, read page by page."""
+        after = ""
+        while page := await self.documents(prefix, after, LIST_PAGE_MAX):
+            for document in page:
+                yield document
+            after = page[-1].key
 
     # Reports
 
@@ -221,6 +231,10 @@ class Engine:
     async def busiest(self, limit: int, *, by_size: bool = False) -> Busiest:
         """The streams in memory with the highest append rates, or the largest ones."""
         return await self._sampler.busiest(limit, by_size=by_size)
+
+    def watch(self, watch: PathWatch) -> None:
+        """Tell `watch` of all durable changes of streams from now on."""
+        self._writer.watch = watch
 
     # Live readers: for `StreamFollower`
 

@@ -33,8 +33,8 @@ class Loader:
             removals = catalogue.removals
             await self._load_streams(command)
             if not isinstance(command, Expire):
-                for asked in command.documents:
-                    await self.load_document(asked.key)
+                for write in command.documents:
+                    await self.load_document(write.key)
             if removals == catalogue.removals:
                 return
 

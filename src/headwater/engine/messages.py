@@ -6,7 +6,7 @@ Commands and their replies are in `headwater.log.commands`.
 from __future__ import annotations
 
 import enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -177,3 +177,21 @@ class Ended(enum.Enum):
 
 
 Reason: TypeAlias = Ended | HeadwaterError
+
+
+class News(enum.Enum):
+    """What happened to a stream that a `PathWatch` may have an interest in."""
+
+    CREATED = "created"
+    APPENDED = "appended"  # it has new data
+    DELETED = "deleted"
+
+
+class PathWatch(Protocol):
+    """Who is told of the durable changes of streams, by path. The engine asks once about a stream, and again if the
+    version has changed, so that an append to a stream without interest costs a comparison."""
+
+    version: int  # increases when there may be an interest in more paths; 0: in none
+
+    def note(self, path: str, news: News) -> bool:
+        """Take the news of a stream. Returns whether there is an interest in its path."""

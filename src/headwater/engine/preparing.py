@@ -104,8 +104,8 @@ class Preparer:
         record = await self._fetch_record(stream, anchor, fork.sub_offset > 0)
         if not fork.sub_offset:
             return command
-        found = await self._prefix_bytes(source.kind, record, fork.sub_offset)
-        fork = msgspec.structs.replace(fork, prefix_bytes=found, source_id=source.id)
+        prefix_bytes = await self._prefix_bytes(source.kind, record, fork.sub_offset)
+        fork = msgspec.structs.replace(fork, prefix_bytes=prefix_bytes, source_id=source.id)
         return msgspec.structs.replace(command, fork=fork)
 
     def is_current(self, command: Command) -> bool:

@@ -32,7 +32,9 @@ T = TypeVar("T")
 _INSIDE_A_RECORD = "the offset is inside a record; use an offset from the server"
 
 
-class Reader:
+class DurableReader:
+    """Reads what is durable: the information on a stream, its bytes, and lists of streams."""
+
     def __init__(
         self,
         store: Store,
@@ -97,27 +99,27 @@ class Reader:
 
     # Bytes
 
-    async def read(self, asked: Read) -> ReadReply:
-        stream = self._catalogue.visible(asked.path)
+    async def read(self, message: Read) -> ReadReply:
+        stream = self._catalogue.visible(message.path)
         if stream is None:
-            stream = await self.find(asked.path, renew=True)
+            stream = await self.find(message.path, renew=True)
         else:
             self._use(stream, renew=True)
-        start = self.position_of(stream, asked.offset)
-        until = None if asked.until is None else self.position_of(stream, asked.until)
+        start = self.position_of(stream, message.offset)
+        until = None if message.until is None else self.position_of(stream, message.until)
         if until is not None:
             await self.check_boundary(stream, until)
-        if asked.wait_s and start == stream.tail and (until is None or start < until):
-            await self._live.wait(stream, start, asked.wait_s)
+        if message.wait_s and start == stream.tail and (until is None or start < until):
+            await self._live.wait(stream, start, message.wait_s)
             self._check_live(stream, self._now_ms())
-        return await self._read_from(stream, start, until, asked.bytes_max)
+        return await self._read_from(stream, start, until, message.bytes_max)
 
     def position_of(self, stream: LoadedStream, offset: Offset | None) -> int:
         return stream.state.names.resolve(stream.tail, offset, self._catalogue.timeline)
 
-    async def read_more(self, asked: ReadMore) -> ReadReply:
-        stream = self._live.followed(asked.stream_id)
-        return await self._read_from(stream, asked.start, asked.until, asked.bytes_max)
+    async def read_more(self, message: ReadMore) -> ReadReply:
+        stream = self._live.followed(message.stream_id)
+        return await self._read_from(stream, message.start, message.until, message.bytes_max)
 
     async def _read_from(self, stream: LoadedStream, start: int, until: int | None, bytes_max: int) -> ReadReply:
         info = stream.info()
@@ -175,10 +177,10 @@ class Reader:
             return b""
         return (await self.piece(stream, position, stream.tail, 1)).data if position < stream.tail else b""
 
-    async def own(self, stream: LoadedStream, asked: Awaitable[T]) -> T:
+    async def own(self, stream: LoadedStream, result: Awaitable[T]) -> T:
         """Await a read of the store. Errors are mapped, because the stream may have been deleted in the meantime."""
         try:
-            return await asked
+            return await result
         except (LookupError, UnalignedReadError) as error:
             raise _refusal(stream, error) from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headwater.engine.catalogue import LoadedStream
 from headwater.engine.messages import FindRow, RowPosition, RowReply
-from headwater.engine.reader import Reader
+from headwater.engine.reader import DurableReader
 from headwater.limits import ROW_PROBE_BYTES
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import last_seqno_of, position_after, seqno_of
@@ -17,15 +17,15 @@ from headwater.store.pieces import Piece
 
 
 class Rows:
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: DurableReader) -> None:
         self._reader = reader
 
-    async def find(self, asked: FindRow) -> RowReply:
+    async def find(self, message: FindRow) -> RowReply:
         """Find a row. The stream is loaded again afterwards, because it may be evicted during a long search."""
         while True:
-            stream = await self._reader.find(asked.path, renew=True)
-            reply = await self._find(stream, asked.since_id)
-            if (await self._reader.find(asked.path, renew=False)).id == stream.id:
+            stream = await self._reader.find(message.path, renew=True)
+            reply = await self._find(stream, message.since_id)
+            if (await self._reader.find(message.path, renew=False)).id == stream.id:
                 return reply
 
     async def _find(self, stream: LoadedStream, since_id: int) -> RowReply:
@@ -75,12 +75,12 @@ class Rows:
             start = await self._reader.boundary(stream, 0, max(0, end - step_bytes))
             pieces = await self._pieces(stream, start, end)
             for piece in reversed(pieces):
-                found = piece.data.count(b"\n")
-                if found >= count:
+                row_count = piece.data.count(b"\n")
+                if row_count >= count:
                     rows = piece.data.split(b"\n")
-                    first = seqno_of(rows[found - count])
+                    first = seqno_of(rows[row_count - count])
                     return RowReply(table, _position_in(piece, first - 1), first - 1)
-                count -= found
+                count -= row_count
             end, step_bytes = start, min(2 * step_bytes, 64 * ROW_PROBE_BYTES)
         return RowReply(table, RowPosition(0), 0)
 
@@ -96,8 +96,8 @@ def _position_in(piece: Piece, since_id: int) -> RowPosition:
     """The position of the first row after `since_id`, which is in the piece."""
     at = piece.start + position_after(piece.data, since_id)
     record = piece.start
-    for found in piece.records():
-        if found.position > at:
+    for end in piece.records():
+        if end.position > at:
             break
-        record = found.position
+        record = end.position
     return RowPosition(record, at - record)

@@ -38,15 +38,15 @@ class Tail:
     has no data, and readers that want it read it from the store.
     """
 
-    __slots__ = ("_large", "_next", "_told", "_woken", "subscribers", "waiters")
+    __slots__ = ("_deliveries", "_large", "_next", "_wakes", "subscribers", "waiters")
 
     def __init__(self, large: LargeReads) -> None:
         self._large = large
         self.subscribers: dict[Subscriber, None] = {}  # in order of subscription
         self.waiters: dict[asyncio.Future[None], None] = {}
-        self._told = PacedCalls(limits.TOLD_PER_TURN, self._go_on)
+        self._deliveries = PacedCalls(limits.DELIVERIES_PER_TURN, self._go_on)
         self._next: Slice | None = None  # sent after all readers have received the previous one
-        self._woken = PacedCalls(limits.WOKEN_PER_TURN)
+        self._wakes = PacedCalls(limits.WAKES_PER_TURN)
 
     @property
     def empty(self) -> bool:
@@ -63,7 +63,7 @@ class Tail:
 
     def publish(self, update: Slice) -> None:
         self._wake()
-        if self._told.busy:
+        if self._deliveries.busy:
             self._next = update if self._next is None else _joined(self._next, update)
         else:
             self._tell(update)
@@ -71,7 +71,7 @@ class Tail:
     def end(self, reason: Ended) -> None:
         self._wake()
         self._go_on()
-        self._told.add([partial(subscriber.ended, reason) for subscriber in self.subscribers])
+        self._deliveries.add([partial(subscriber.ended, reason) for subscriber in self.subscribers])
 
     def _go_on(self) -> None:
         update, self._next = self._next, None
@@ -81,8 +81,8 @@ class Tail:
     def _tell(self, update: Slice) -> None:
         if len(update.data) > limits.LARGE_READ_BYTES:
             update = self._held(update)
-        if self._told.busy or len(self.subscribers) > limits.TOLD_PER_TURN:
-            self._told.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
+        if self._deliveries.busy or len(self.subscribers) > limits.DELIVERIES_PER_TURN:
+            self._deliveries.add([partial(subscriber.deliver, update) for subscriber in self.subscribers])
         else:
             for subscriber in tuple(self.subscribers):
                 subscriber.deliver(update)
@@ -96,7 +96,7 @@ class Tail:
 
     def _wake(self) -> None:
         if self.waiters:
-            self._woken.add([partial(_wake, waiter) for waiter in self.waiters])
+            self._wakes.add([partial(_wake, waiter) for waiter in self.waiters])
 
 
 class PacedCalls:

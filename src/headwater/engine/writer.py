@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -16,7 +16,7 @@ from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, PendingRecord
 from headwater.engine.loading import Loader
-from headwater.engine.messages import Ended, Slice
+from headwater.engine.messages import Ended, News, PathWatch, Slice
 from headwater.engine.ordering import ProducerOrder
 from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
@@ -87,6 +87,7 @@ class Writer:
         self._next_id = 1
         self._tasks = Tasks()
         self.written_ms = 0  # time of the last commit
+        self.watch: PathWatch = _NOBODY
 
     @property
     def refusing(self) -> str | None:
@@ -259,14 +260,14 @@ class Writer:
         event = events[0]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            entry = PendingRecord(events, (stream.state,), (stream,), decision.reply, answered, command)
+            commit = PendingRecord(events, (stream.state,), (stream,), decision.reply, answered, command)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
-            entry = PendingRecord(events, after, changed, decision.reply, answered, command)
+            commit = PendingRecord(events, after, changed, decision.reply, answered, command)
         if self.usage is not None:
-            self.usage.note(entry.record, _states(entry))
-        self.committer.add(entry, size_bytes)
+            self.usage.note(commit.record, _states(commit))
+        self.committer.add(commit, size_bytes)
 
     def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
         if isinstance(command, WriteDocuments):
@@ -310,25 +311,43 @@ class Writer:
 
     # After a commit
 
-    def _publish(self, entries: list[PendingRecord]) -> None:
+    def _publish(self, commits: list[PendingRecord]) -> None:
         updated: dict[LoadedStream, list[bytes]] = {}
+        watched: dict[tuple[LoadedStream, News], None] = {}  # once for each stream, however many appends it had
+        version = self.watch.version
         self.written_ms = self._now_ms()
-        for entry in entries:
-            for event, changed in zip(entry.record, entry.changed, strict=True):
+        for commit in commits:
+            for event, changed in zip(commit.record, commit.changed, strict=True):
                 changed.pending -= 1
                 if type(changed) is LoadedStream:
                     if type(event) is Appended:
                         extend(changed, changed.state.kind, event.data, closes=event.close)
                         if changed.live is not None:
                             updated.setdefault(changed, []).append(event.data)
+                        if changed.unwatched != version and event.data:
+                            watched[changed, News.APPENDED] = None
                     else:
                         self._publish_life(event, changed)
+                        watched |= dict.fromkeys([(changed, news) for news in _news(event)])
                 elif type(changed) is LoadedDocument:
                     changed.durable = _document(event, changed)
-        for entry in entries:
-            _answer(entry, entry.answer)
+        for commit in commits:
+            _answer(commit, commit.answer)
         for stream, parts in updated.items():
             _tell(stream, parts, self.written_ms)
+        if version:
+            self._tell_watch(watched)
+
+    def _tell_watch(self, watched: Iterable[tuple[LoadedStream, News]]) -> None:
+        for stream, news in watched:
+            version = self.watch.version
+            try:
+                is_watched = self.watch.note(stream.path, news)
+            except Exception:  # the records are durable and answered
+                log.exception("the watch of streams failed for %r", stream.path)
+                continue
+            if not is_watched:
+                stream.unwatched = version
 
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
@@ -350,29 +369,29 @@ class Writer:
     # After a failed commit
 
     def _fail(self, committed: list[PendingRecord], error: BaseException) -> None:
-        entries = committed + self.committer.withdraw()
+        commits = committed + self.committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _no_room(error)
             # The store has tried a batch of these alone with the space of its reserve.
-            hopeless = all(entry.command is not None for entry in committed if entry.record)
-            self._tasks.start(self._roll_back(entries, error, set(map(id, committed)) if hopeless else set()))
+            hopeless = all(commit.command is not None for commit in committed if commit.record)
+            self._tasks.start(self._roll_back(commits, error, set(map(id, committed)) if hopeless else set()))
             return
         # After a failed write it is unknown which data is durable, so nothing more may be written.
         # What was not passed to the store, and answers that changed nothing, can be repeated.
-        written = {id(entry) for entry in committed if entry.record}
-        for entry in entries:
-            _answer(entry, _unknown(error) if id(entry) in written else _stopping())
+        written = {id(commit) for commit in committed if commit.record}
+        for commit in commits:
+            _answer(commit, _unknown(error) if id(commit) in written else _stopping())
         self.stop_for(error)
 
-    async def _roll_back(self, entries: list[PendingRecord], refused: RefusedError, hopeless: set[int]) -> None:
+    async def _roll_back(self, commits: list[PendingRecord], refused: RefusedError, hopeless: set[int]) -> None:
         """The disk is full: restore the durable states, then send the error to the writers of the dropped records.
 
-        Commands that free space are decided again, except those in `hopeless` (ids of entries).
+        Commands that free space are decided again, except those in `hopeless` (ids of commits).
         """
-        changed = dict.fromkeys(one for entry in entries for one in entry.changed)
+        changed = dict.fromkeys(one for commit in commits for one in commit.changed)
         if self.usage is not None:
-            for entry in entries:
-                self.usage.note(entry.record, _states(entry), -1)
+            for commit in commits:
+                self.usage.note(commit.record, _states(commit), -1)
         try:
             await self._loader.roll_back(
                 [one for one in changed if isinstance(one, LoadedStream)],
@@ -385,13 +404,32 @@ class Writer:
             if self._refusing is not _stopping:
                 self._refusing = None
         postponed, self._postponed = self._postponed, []
-        for entry in entries:
-            if entry.command is not None and entry.answered is not None and id(entry) not in hopeless:
-                self.submit(entry.command, entry.answered)
+        for commit in commits:
+            if commit.command is not None and commit.answered is not None and id(commit) not in hopeless:
+                self.submit(commit.command, commit.answered)
             else:
-                _answer(entry, _no_room(refused))
+                _answer(commit, _no_room(refused))
         for command, answered in postponed:
             self.submit(command, answered)
+
+
+class _Nobody:
+    """A watch without interest in any stream."""
+
+    version = 0
+
+    def note(self, path: str, news: News) -> bool:
+        return False
+
+
+_NOBODY = _Nobody()
+
+
+def _news(event: Event) -> tuple[News, ...]:
+    """What an event that is no append means for a `PathWatch`."""
+    if isinstance(event, Created):
+        return (News.CREATED, News.APPENDED) if event.data else (News.CREATED,)
+    return (News.DELETED,) if isinstance(event, Deleted | SoftDeleted) else ()
 
 
 def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, limits: Limits) -> Decision:
@@ -401,9 +439,9 @@ def _decided(catalogue: Catalogue, quotas: Quotas | None, command: Command, limi
     return decision
 
 
-def _states(entry: PendingRecord) -> Callable[[int], StreamState]:
+def _states(commit: PendingRecord) -> Callable[[int], StreamState]:
     """The states of the streams of a record, by id."""
-    return {one.id: one.state for one in entry.changed if isinstance(one, LoadedStream)}.__getitem__
+    return {one.id: one.state for one in commit.changed if isinstance(one, LoadedStream)}.__getitem__
 
 
 def _frees(command: Command) -> bool:
@@ -448,11 +486,11 @@ def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
         start = end
 
 
-def _answer(entry: PendingRecord, answer: Answer) -> None:
+def _answer(commit: PendingRecord, answer: Answer) -> None:
     """Send one reply. An exception in the callback must not affect other replies."""
-    if entry.answered is not None:
+    if commit.answered is not None:
         try:
-            entry.answered(answer)
+            commit.answered(answer)
         except Exception:
             log.exception("failed to send a reply")
 

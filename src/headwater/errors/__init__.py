@@ -16,8 +16,12 @@ HeadwaterError
 │   │   ├── EmptyBodyError         400
 │   │   ├── MissingContentTypeError 400
 │   │   ├── InvalidForkError       400
+│   │   ├── InvalidSubscriptionError 400
+│   │   ├── WebhookUrlRejectedError 400
 │   │   └── NewEpochSequenceError  400
 │   ├── UnauthorizedError          401
+│   │   └── WakeTokenError         401
+│   │       └── WakeTokenExpiredError 401
 │   ├── ForbiddenError             403
 │   ├── StaleEpochError            403
 │   ├── OriginNotAllowedError      403
@@ -25,6 +29,7 @@ HeadwaterError
 │   ├── QuotaExceededError         403
 │   ├── StreamNotFoundError        404
 │   ├── ViewSourceNotFoundError    404
+│   ├── SubscriptionNotFoundError  404
 │   ├── UnknownRouteError          404
 │   ├── MethodNotAllowedError      405
 │   ├── NotAcceptableError         406
@@ -43,6 +48,12 @@ HeadwaterError
 │   │   ├── ViewTooLargeError      409
 │   │   ├── TooManyNurlsError      409
 │   │   ├── TooManyViewsError      409
+│   │   ├── TooManySubscriptionsError 409
+│   │   ├── SubscriptionExistsError 409
+│   │   ├── AlreadyClaimedError    409
+│   │   ├── NoPendingWorkError     409
+│   │   ├── FencedError            409
+│   │   ├── InvalidAckError        409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
 │   ├── NotFollowedError           410
@@ -85,6 +96,8 @@ HeadwaterError
     │   │   └── RowsGoneError            a table has fewer rows than before
     │   ├── SchemaChangedError           a table has another schema or version than before
     │   └── RedirectError                a SURL was redirected
+    ├── WebhookSignatureError            a webhook does not have a valid signature of the server
+    │   └── UnknownSigningKeyError       the server does not publish the key that a webhook names
     ├── ProducerReusedError              the server took new messages for duplicates
     ├── MessageError                     a message cannot be decoded to the type that the reader asked for
     │   └── InvalidEventError            a message is not a state event, or its value does not match the schema

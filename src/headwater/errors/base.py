@@ -30,6 +30,7 @@ class HeadwaterError(Exception):
     retryable: bool = is_retryable(status)
     outcome_unknown: ClassVar[bool] = False  # whether the request may have had an effect although it failed
     advice: ClassVar[str] = "Look at the server's log."
+    protocol_code: ClassVar[str] = ""  # the code in responses about subscriptions, where PROTOCOL.md defines one
 
     def __init_subclass__(cls) -> None:
         if "status" in vars(cls) and "retryable" not in vars(cls):
@@ -40,6 +41,7 @@ class HeadwaterError(Exception):
         super().__init__(detail or self.title)
         self.detail = detail
         self.url = ""
+        self.stream = ""  # the stream that failed, if the request named several
         self.attempts = 1
         self.nothing_done = False
         self.retry_after_s = retry_after_s
@@ -48,7 +50,8 @@ class HeadwaterError(Exception):
     def __str__(self) -> str:
         if not self.url:
             return self.detail or self.title
-        return f"{self.title}: {self.detail} ({self.url})" if self.detail else f"{self.title} ({self.url})"
+        url = self.url.partition("?")[0]  # a query is the client's own, and may hold a signature
+        return f"{self.title}: {self.detail} ({url})" if self.detail else f"{self.title} ({url})"
 
     @property
     def code(self) -> str:

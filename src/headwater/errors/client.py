@@ -80,6 +80,17 @@ class RedirectError(ProtocolError):
     advice = "Redirects of tables are not followed. If the new address is right, use it instead of the old one."
 
 
+class WebhookSignatureError(ClientError):
+    """A webhook is not from the server whose keys the receiver trusts, or was changed, or is too old."""
+
+    title = "Webhook signature is not valid"
+    advice = "Do not process the request; respond with 401. Check the URL of the keys and the clock of this machine."
+
+
+class UnknownSigningKeyError(WebhookSignatureError):
+    """The key that a webhook names is not among the keys of the server."""
+
+
 class ProducerReusedError(ClientError):
     """The server took new messages for duplicates of earlier ones, so they are not stored."""
 
@@ -131,7 +142,7 @@ class ForkedError(ClientError):
 class OptionError(ClientError):
     title = "Invalid option"
     advice = (
-        "Correct the option; docs/operations.md lists those of the server, docs/spark.md and docs/pipeline.md others."
+        "Correct the option; docs/reference lists those of the server and of Spark, docs/pipeline.md those of jobs."
     )
 
 

@@ -65,6 +65,17 @@ class InvalidForkError(BadRequestError):
     title = "Invalid fork"
 
 
+class InvalidSubscriptionError(BadRequestError):
+    title = "Invalid request to a subscription"
+    protocol_code = "INVALID_REQUEST"
+
+
+class WebhookUrlRejectedError(BadRequestError):
+    title = "Webhook URL rejected"
+    advice = "Use an https URL of a public server; docs/operations.md lists which targets are refused."
+    protocol_code = "WEBHOOK_URL_REJECTED"
+
+
 class NewEpochSequenceError(BadRequestError):
     title = "A new epoch starts at sequence 0"
     advice = "The server has no state of this producer. Start a new producer."
@@ -74,6 +85,18 @@ class UnauthorizedError(RequestError):
     status = 401
     title = "Not authenticated"
     advice = "Send a valid token; headwater token add creates one, and the commands read it from HEADWATER_TOKEN."
+
+
+class WakeTokenError(UnauthorizedError):
+    title = "Invalid token of a wake"
+    advice = "Send the token that came with the wake or the claim, and only with requests about it."
+    protocol_code = "TOKEN_INVALID"
+
+
+class WakeTokenExpiredError(WakeTokenError):
+    title = "Token of a wake has expired"
+    advice = "Claim the subscription again, or wait for the next webhook."
+    protocol_code = "TOKEN_EXPIRED"
 
 
 class ForbiddenError(RequestError):
@@ -120,6 +143,13 @@ class ViewSourceNotFoundError(RequestError):
     status = 404
     title = "Source of the view not found"
     advice = "Create the source before the view, or correct the path of the source."
+
+
+class SubscriptionNotFoundError(RequestError):
+    status = 404
+    title = "Subscription not found"
+    advice = "Create the subscription, or correct its id."
+    protocol_code = "SUBSCRIPTION_NOT_FOUND"
 
 
 class UnknownRouteError(RequestError):
@@ -220,6 +250,53 @@ class TooManyNurlsError(ConflictError):
 class TooManyViewsError(ConflictError):
     title = "Too many views"
     advice = "Delete views that are no longer needed, or raise the server's views_max."
+
+
+class TooManySubscriptionsError(ConflictError):
+    title = "Too many subscriptions"
+    advice = "Delete subscriptions that are no longer needed, or raise the limit that the detail names."
+    protocol_code = "TOO_MANY_SUBSCRIPTIONS"
+
+
+class SubscriptionExistsError(ConflictError):
+    title = "Subscription exists with a different configuration"
+    advice = "Use another id, or the configuration that exists, or delete the subscription first."
+    protocol_code = "SUBSCRIPTION_ALREADY_EXISTS"
+
+
+class AlreadyClaimedError(ConflictError):
+    """Another worker has the lease of the subscription: `holder`, in the wake with this `generation`."""
+
+    title = "Subscription is claimed by another worker"
+    advice = "Wait for the next wake event, or until the lease of the holder ends."
+    protocol_code = "ALREADY_CLAIMED"
+
+    def __init__(self, detail: str = "", *, holder: str = "", generation: int | None = None) -> None:
+        super().__init__(detail)
+        self.holder = holder
+        self.generation = generation
+
+
+class NoPendingWorkError(ConflictError):
+    title = "Subscription has no pending events"
+    advice = "Wait for the next wake event."
+    protocol_code = "NO_PENDING_WORK"
+
+
+class FencedError(ConflictError):
+    """The wake is over: it was done or released, its lease has ended, or another worker has claimed a later one."""
+
+    title = "Wake is over"
+    advice = "Stop processing its events and claim the subscription again: another worker may process them now."
+    protocol_code = "FENCED"
+
+
+class InvalidAckError(ConflictError):
+    """No ack of the request was applied."""
+
+    title = "Offset cannot be acked"
+    advice = "Ack offsets of linked streams that are not before the acked offset and not after the tail."
+    protocol_code = "INVALID_OFFSET"
 
 
 class SequenceGapError(ConflictError):

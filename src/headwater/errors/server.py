@@ -68,7 +68,11 @@ class StoppingError(ServerError):
 
 
 class LeaseLostError(ServerError):
-    """The server was started with a lease (`--lease`) and does not hold it."""
+    """The server was started with a lease (`--lease`) and does not hold it.
+
+    A client may retry, as after NOT_LEADER of Kafka: nothing was written, and the name that it uses soon leads to the
+    promoted server, or the lease is renewed. A client that cannot reach another server fails when its patience ends.
+    """
 
     status = 503
     title = "Server may not take writes"

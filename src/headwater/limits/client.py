@@ -21,6 +21,7 @@ RETRY_AFTER_MAX_S = 300.0  # longest Retry-After that a client obeys
 SSE_FAILURES_MAX = 2  # consecutive failures after which a reader falls back to long-poll
 SSE_FAILURES_PROVEN_MAX = 5  # the same if server-sent events worked before
 SSE_SHORT_FEED_S = 1.0
+FOLLOW_URL_BYTES_MAX = 4 * 1024  # of the list of followed streams; a longer one is the body of a POST
 RETRY_ATTEMPTS_MAX = 6
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
@@ -36,6 +37,23 @@ POOL_RESPONSES_MAX = 50  # open at a time in one pool of connections; further on
 PRODUCER_CLAIMS_MAX = 3  # consecutive attempts to claim a higher epoch
 SPLIT_TRIES_MAX = 64  # commas tried from the end of a partial response before more of it is awaited
 ERROR_DETAIL_BYTES_MAX = 500  # of a body that is not a problem document, shown in an error
+
+# Workers and webhooks.
+HEARTBEATS_PER_LEASE = 3  # heartbeats of a worker in the time of a lease
+WORK_RECHECK_S = 60.0  # about how often a worker looks for pending events although no wake event came
+WORK_JITTER_MAX_S = 0.25  # longest random wait before a claim, if nearly all claims are lost to other workers
+WORK_CONTENTION_WEIGHT = 0.1  # of the last claim in the share of claims that were lost
+WORK_FAILED_FIRST_S = 1.0  # wait before a subscription whose processing failed is claimed again by the same worker
+WORK_FAILED_MAX_S = 60.0
+WORK_SUBSCRIPTIONS_MAX = 100_000  # that a worker remembers
+WORK_STOP_S = 5.0  # how long a worker that ends waits for its threads
+JWKS_AGE_S = 300.0  # how long fetched keys are used, if the response does not say
+JWKS_AGE_MIN_S = 10.0
+JWKS_AGE_MAX_S = 86_400.0
+JWKS_STALE_S = 3_600.0  # how much longer they are used while they cannot be fetched
+JWKS_REFETCH_S = 10.0  # minimum time between two fetches for keys that are not known
+JWKS_BYTES_MAX = 256 * 1024
+JWKS_TIMEOUT_S = 10.0
 
 # StreamDB.
 STATE_RANKS_MOVED_PART = 32  # an ordered query sorts all again if more than this part (1/32) of its rows changed
@@ -55,6 +73,9 @@ CLI_STATUS_S = 10.0  # between two status lines of a mirror that receives rows
 CLI_STATUS_RATE_S = 5.0  # window of the rows per second
 CLI_FOLDED_COLUMN_MIN = 12  # narrowest column with wrapped text; below it, fields are listed instead of a table
 CLI_ARRAY_BYTES_MAX = 256 * 1024 * 1024  # of a JSON array that is appended as one batch
+CLI_WORK_LOOK_S = 0.2  # between two looks whether the command of a worker has lost its lease
+CLI_WORK_END_S = 5.0  # for such a command to end after SIGTERM
+CLI_STREAMS_KNOWN_MAX = 100_000  # whose content types a worker remembers
 CLI_COMPLETE_CONNECT_S = 0.5
 CLI_COMPLETE_ANSWER_S = 1.0
 CLI_COMPLETE_PATHS_MAX = 50

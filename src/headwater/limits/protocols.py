@@ -22,6 +22,11 @@ SSE_PIECE_BYTES = 48 * 1024  # stream data encoded in one step; a multiple of 3,
 FRAMES_SHARED_MAX = (
     256  # of a slice, for readers with different cursors, which clients can choose; a random one is among 180
 )
+COMBINED_READS_AT_ONCE = 2  # streams of one combined feed that are read at the same time, each a slice
+COMBINED_LANES_PER_TURN = 32  # streams of a combined feed that are served before other connections get their turn
+COMBINED_URL_BYTES_MAX = 64 * 1024  # of the URL of a combined feed, which lists its streams
+COMBINED_FORM_BYTES_MAX = 2 * 1024 * 1024  # the same in the body of a POST
+COMBINED_PARAMETERS_MAX = 64  # of a combined feed, beside its streams
 FRAMES_KEPT = 2  # encoded frames of a large slice, kept for other readers of it
 TURNS_S = 0.005  # time spent on writing large responses in one turn of the loop
 SSE_LIFETIME_JITTER = 0.5  # the part of the lifetime of a feed that is random
@@ -79,6 +84,47 @@ NOTIFY_ANSWER_S = 10.0  # timeout for the response of a NURL
 NOTIFY_POSTS_PER_HOST_MAX = 8  # concurrent POSTs, so that a slow host does not delay the others
 NOTIFY_ANSWER_BYTES_MAX = 64 * 1024  # of the response of a NURL, which is ignored
 NOTIFY_REASON_LENGTH_MAX = 200  # of the stored reason why a NURL was dropped
+
+# Subscriptions: signatures of webhooks.
+ED25519_KEY_BYTES = 32
+ED25519_SIGNATURE_BYTES = 64
+WEBHOOK_TOLERANCE_S = 300.0  # greatest difference between the time of a signature and the receiver's clock
+WEBHOOK_SIGNATURE_LENGTH_MAX = 1_024  # of the header
+WEBHOOK_KEYS_MAX = 64  # in a JWK Set
+
+# Subscriptions: what a request may contain, leases and wakes.
+LEASE_TTL_MIN_MS = 1_000
+LEASE_TTL_MAX_MS = 600_000
+LEASE_TTL_DEFAULT_MS = 30_000
+SUBSCRIPTION_ID_LENGTH_MAX = 256
+SUBSCRIPTION_TEXT_LENGTH_MAX = 2_048  # of paths, names of workers and descriptions
+SUBSCRIPTION_BODY_BYTES_MAX = 2 * 1024 * 1024  # of a request; it is decoded in one step
+SUBSCRIPTION_MEMBERS_PER_REQUEST = 2_000  # streams that a request names or acks
+SUBSCRIPTION_DEEP_STARS_MAX = 8  # `**` in a pattern
+SUBSCRIPTION_PATTERN_SEGMENTS_MAX = 32
+SUBSCRIPTION_MATCH_STEPS = 2_000  # of finding the subscriptions of a path at once; more is done in turns
+SUBSCRIPTIONS_PER_TURN = 500  # that are counted or listed in one turn, and streams that are looked at
+SUBSCRIPTION_NOTES_PER_TURN = 64  # subscriptions that are told of news in one turn, because each then begins a wake
+SUBSCRIPTION_MATCHES_LATE_MAX = 10_000  # paths whose subscriptions are found in turns; beyond it all are scanned
+SUBSCRIPTION_PENDING_MAX = 100_000  # pending streams of a subscription that are kept in memory; others are looked up
+SUBSCRIPTION_SCANS_AT_ONCE = 4  # subscriptions that look at all their links at the same time
+SUBSCRIPTION_LOCKS_MAX = 10_000  # ids of subscriptions that are being created or deleted, with those before
+SUBSCRIPTION_WRITES = 1_000  # documents that are written or deleted in one step
+SUBSCRIPTION_LAG_STREAMS_MAX = 1_000  # pending streams of a page of subscriptions whose lag is computed
+SUBSCRIPTION_STREAMS_SHOWN = 1_000  # of a page of the members of a subscription
+WAKE_STREAMS_MAX = 1_000  # streams that a wake or a claim lists; the others follow with the next wake
+WAKE_TOKEN_S = 3_600  # after which the token of a wake that is over has expired; before that, its user is fenced
+WAKE_TOLD_AGAIN_S = 60.0  # after which a wake event that nobody has claimed is written again
+WAKE_TOLD_AGAIN_MAX_S = 3_600.0
+WEBHOOK_RETRY_FIRST_S = 1.0
+WEBHOOK_RETRY_MAX_S = 60.0
+WEBHOOK_RETRY_JITTER = 0.2  # the part of a wait between retries that is random
+WEBHOOK_ANSWER_S = 60.0  # how long a receiver may take to answer, if the lease is not shorter
+WEBHOOK_ANSWER_BYTES_MAX = 64 * 1024
+WEBHOOK_POSTS_PER_HOST_MAX = 8  # webhooks under way to one host for the subscriptions of one identity
+WEBHOOK_HOSTS_KNOWN_MAX = 100_000  # hosts that have answered their last webhook
+WEBHOOK_REASON_LENGTH_MAX = 200  # of the stored reason why a delivery failed
+WEBHOOK_KEY_KEPT_S = 86_400  # how long the public key before a rotation stays published
 
 # Following a table.
 FOLLOW_ROWS_REMEMBERED = 1_024  # to distinguish a repeated row from another row with the same SeqNo

@@ -81,6 +81,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int, _is("open live reads: long-polls, feeds and held reads of tables (503); 0: no limit")
     ] = 0
     live_readers_per_identity_max: Annotated[int, _is("the same for one token or address (429); 0: no limit")] = 0
+    combined_streams_max: Annotated[
+        int, _is("streams that one connection follows (400); each is a live read of its own", 1, 2_000)
+    ] = 500
     memory_bytes_max: Annotated[
         int,
         _is(
@@ -188,6 +191,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     compress_inline_bytes: Annotated[int, _is("larger bodies are compressed in a thread")] = 16 * 1024
     views_max: Annotated[int, _is("number of views (409)")] = 1_000
     nurls_per_table_max: Annotated[int, _is("number of NURLs of a table (409)")] = 100
+    subscriptions_max: Annotated[int, _is("subscriptions of the server; a create beyond it gets 409")] = 100_000
+    subscriptions_per_identity_max: Annotated[
+        int, _is("subscriptions that one token has created (409); 0: no limit")
+    ] = 0
+    subscription_members_max: Annotated[
+        int,
+        _is("streams that a subscription may name, and streams with data that match its pattern when it is created"),
+    ] = 100_000
+    wakes_per_s_per_identity: Annotated[
+        int, _is("wakes per second of the subscriptions of one token; further ones wait; 0: no limit")
+    ] = 0
+    webhook_posts_max: Annotated[
+        int, _is("webhooks that are sent at the same time, of which one token gets half", 1, 10_000)
+    ] = 256
+    webhook_key_s: Annotated[
+        float, _is("age at which the key that signs webhooks is replaced", 60, 10 * 366 * _DAY_S)
+    ] = 90 * _DAY_S
     nurls_max: Annotated[int, _is("number of NURLs of all tables (409)")] = 10_000
     notify_posts_max: Annotated[int, _is("concurrent POSTs to NURLs", 1, 10_000)] = 64
     notify_retry_s: Annotated[float, _is("wait after the first failure of a NURL; doubles with each further one")] = 1.0
@@ -214,11 +234,11 @@ def parse_limits(settings: Iterable[str]) -> Limits:
     return set_limits({name: value for name, _, value in (setting.partition("=") for setting in settings)})
 
 
-def set_limits(given: Mapping[str, object]) -> Limits:
+def set_limits(values: Mapping[str, object]) -> Limits:
     """Return the default limits, changed by these values. Raises ValueError for an unknown name or invalid value."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(Limits)}
     numbers: dict[str, int | float] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in defaults:
             close = difflib.get_close_matches(name, defaults, n=1)
             instead = f"did you mean {close[0]}?" if close else "headwater serve --print-config lists them"

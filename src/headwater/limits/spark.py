@@ -43,6 +43,7 @@ PIPELINE_COMPACT_EVERY = 60  # batches of an archive after which small files are
 PIPELINE_MATERIALIZE_EVERY_S = 30.0  # the same for materialize, whose batches rewrite files
 PIPELINE_BUCKETS_MIN = 8  # of a new materialized table, if the number is not set; a batch rewrites up to all of them
 PIPELINE_BUCKETS_MAX = 1_024
+PIPELINE_BUCKETS_SET_MAX = 65_536  # that can be set
 PIPELINE_BUCKET_STREAM_BYTES = 32 * 1024 * 1024  # of streams for each bucket of a new table: about 300,000 events
 PIPELINE_BUCKET_BYTES_MAX = 256 * 1024 * 1024  # of a bucket, which a task holds in memory: the job warns above it
 PIPELINE_BATCH_BYTES = 1024 * 1024 * 1024  # of streams in one batch: tasks hold the events of a bucket in memory

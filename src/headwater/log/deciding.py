@@ -120,15 +120,15 @@ def _expiry(states: NewestStates, state: StreamState | None, now_ms: int) -> Rec
 def _written(states: NewestStates, documents: tuple[WriteDocument, ...]) -> Record:
     events: list[DocumentEvent] = []
     newest: dict[str, Document | None] = {}
-    for asked in documents:
-        known = newest[asked.key] if asked.key in newest else states.document(asked.key)
+    for write in documents:
+        known = newest[write.key] if write.key in newest else states.document(write.key)
         version = 0 if known is None else known.version
-        if asked.expected not in (None, version):
-            raise DocumentConflictError(f"document {asked.key!r} has version {version}, expected {asked.expected}")
-        if asked.data is None and known is None:
+        if write.expected not in (None, version):
+            raise DocumentConflictError(f"document {write.key!r} has version {version}, expected {write.expected}")
+        if write.data is None and known is None:
             continue
-        event = DocumentDeleted(asked.key) if asked.data is None else DocumentWritten(asked.key, asked.data)
-        newest[asked.key] = evolve_document(known, event)
+        event = DocumentDeleted(write.key) if write.data is None else DocumentWritten(write.key, write.data)
+        newest[write.key] = evolve_document(known, event)
         events.append(event)
     return tuple(events)
 
@@ -237,13 +237,15 @@ def _expiry_matches(existing: StreamState, command: Create) -> bool:
     return command.ttl_s == existing.ttl_s and command.expires_ms == existing.expires_ms
 
 
-def _fork_matches(existing: Fork | None, asked: ForkRequest | None) -> bool:
-    if existing is None or asked is None:
-        return existing is None and asked is None
+def _fork_matches(existing: Fork | None, request: ForkRequest | None) -> bool:
+    if existing is None or request is None:
+        return existing is None and request is None
     return (
-        existing.source_path == asked.source
-        and existing.sub_offset == asked.sub_offset
-        and (asked.offset in (None, existing.offset) or (existing.offset.position == 0 and asked.offset == BEGINNING))
+        existing.source_path == request.source
+        and existing.sub_offset == request.sub_offset
+        and (
+            request.offset in (None, existing.offset) or (existing.offset.position == 0 and request.offset == BEGINNING)
+        )
     )
 
 

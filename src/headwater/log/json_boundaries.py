@@ -37,11 +37,11 @@ def boundaries(data: bytes, start: int = 0) -> Iterator[int]:
     position = last = start
     try:
         while position < len(data):
-            found = _elements.match(data, position, position + limits.JSON_STEP_BYTES)
-            if found is None:
+            match = _elements.match(data, position, position + limits.JSON_STEP_BYTES)
+            if match is None:
                 position = _skip_element(data, position)
                 continue
-            position = found.end()
+            position = match.end()
             if position - last >= limits.JSON_STEP_BYTES:
                 yield position
                 last = position
@@ -55,18 +55,18 @@ def elements(data: bytes) -> list[bytes]:
     if not data.strip():
         return []
     data += b","  # so that each element is followed by a comma
-    found = []
+    texts = []
     position = start = 0
     try:
         while position < len(data):
             if data[position] == _COMMA:
-                found.append(data[start:position])
+                texts.append(data[start:position])
                 position = start = position + 1
             else:
                 position = _skip_element(data, position)
     except (_NotJsonError, IndexError):
         raise ValueError(f"not JSON at byte {position}") from None
-    return found
+    return texts
 
 
 def _skip_element(data: bytes, position: int) -> int:
@@ -109,5 +109,5 @@ def _skip_string(data: bytes, position: int) -> int:
 
 
 def _step(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
-    found = pattern.match(data, position, position + limits.JSON_STEP_BYTES)
-    return position if found is None else found.end()
+    match = pattern.match(data, position, position + limits.JSON_STEP_BYTES)
+    return position if match is None else match.end()

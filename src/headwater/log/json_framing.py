@@ -18,6 +18,9 @@ _value = msgspec.json.Decoder(msgspec.Raw)
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITESPACE = b" \t\n\r"
 
+# What msgspec raises for a text that is not JSON of the type. Invalid UTF-8 can raise another error than DecodeError.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 
 def is_light(body: bytes) -> bool:
     """Whether a body is small enough to be framed on the event loop."""
@@ -41,8 +44,8 @@ def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> byt
             if count > messages_max:
                 raise TooManyMessagesError(f"an append may have at most {messages_max} messages")
             kept.append(b",".join(messages))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidJsonError(_reason(error)) from None
+    except UNREADABLE as error:
+        raise InvalidJsonError(reason_of(error)) from None
     if count:
         kept.append(b"")
         return b",".join(kept)
@@ -55,8 +58,8 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     """The messages of an array (without its brackets), in groups of bounded size."""
     start = 0
     if data.count(b",") > limits.JSON_COMMAS_AT_ONCE:
-        while (found := _objects(data, start)) is not None:
-            messages, start = found
+        while (group := _objects(data, start)) is not None:
+            messages, start = group
             yield messages
         for end in boundaries(data, start):
             messages = split_array(b"[" + data[start : end - 1] + b"]")
@@ -85,7 +88,7 @@ def _objects(data: bytes, start: int) -> tuple[list[msgspec.Raw], int] | None:
             return None
         try:
             return split_array(b"[" + data[start : end + 1] + b"]"), end + 2
-        except (msgspec.DecodeError, RecursionError):
+        except msgspec.DecodeError:
             end += 2  # try the previous one
     return None
 
@@ -94,9 +97,12 @@ def split_array(text: bytes | bytearray | str) -> list[msgspec.Raw]:
     """The elements of a JSON array, as they were written.
 
     The array is validated, except for UTF-8 inside strings. Raises msgspec.DecodeError if the text is not a JSON array,
-    and RecursionError if it is nested too deeply.
+    or if it is nested too deeply for the interpreter.
     """
-    return _array.decode(text)
+    try:
+        return _array.decode(text)
+    except RecursionError as error:
+        raise msgspec.DecodeError(reason_of(error)) from None
 
 
 def _check_utf8(body: bytes) -> None:
@@ -112,10 +118,9 @@ def _check_utf8(body: bytes) -> None:
         raise InvalidJsonError(f"body is not UTF-8 near byte {position + error.start}") from None
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "JSON is nested too deeply"
-    return str(error)
+def reason_of(error: Exception) -> str:
+    """Why a text cannot be decoded, for an error message. Python's own words for deep nesting are about its stack."""
+    return "JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def message_end(data: bytes, number: int) -> int | None:

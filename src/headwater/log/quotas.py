@@ -101,14 +101,14 @@ class Prefixes:
 
     def of(self, path: str) -> tuple[PrefixQuota, ...]:
         """The quotas of a path in the log, whether it is that of a stream or of a table."""
-        found = self._known.get(path)
-        if found is None:
-            found = tuple(self._covering(path.lstrip("".join(PATH_KINDS))))
+        quotas = self._known.get(path)
+        if quotas is None:
+            quotas = tuple(self._covering(path.lstrip("".join(PATH_KINDS))))
             if len(path) <= CACHED_TEXT_LENGTH_MAX:
                 if len(self._known) >= PATHS_CACHED_MAX:
                     self._known.clear()
-                self._known[path] = found
-        return found
+                self._known[path] = quotas
+        return quotas
 
     def _covering(self, path: str) -> Iterable[PrefixQuota]:
         end = path.find("/")

@@ -7,8 +7,17 @@ of its cloud (server-side request forgery).
 
 from __future__ import annotations
 
-from headwater.outbound.client import Answer, OutboundClient, StreamedAnswer, open_outbound
-from headwater.outbound.slots import HostSlots
+from headwater.outbound.client import Answer, HostSlots, OutboundClient, StreamedAnswer, open_outbound
+from headwater.outbound.slots import FairSlots
 from headwater.outbound.urls import CheckedUrl, parse_target
 
-__all__ = ["Answer", "CheckedUrl", "HostSlots", "OutboundClient", "StreamedAnswer", "open_outbound", "parse_target"]
+__all__ = [
+    "Answer",
+    "CheckedUrl",
+    "FairSlots",
+    "HostSlots",
+    "OutboundClient",
+    "StreamedAnswer",
+    "open_outbound",
+    "parse_target",
+]

@@ -23,9 +23,9 @@ import msgspec
 
 from headwater.errors import OutboundError, RedirectRefusedError, TargetAnswerError, TargetUnreachableError
 from headwater.limits import OUTBOUND_KEEP_ALIVE_S, TURNS_S, Limits
+from headwater.outbound import resolver as lookups
 from headwater.outbound.backend import BoundedStream, Connector, GuardedBackend, connect_tcp
 from headwater.outbound.resolver import Resolver, SystemResolver
-from headwater.outbound.slots import HostSlots
 from headwater.outbound.urls import CheckedUrl, parse_target
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE"))
@@ -105,6 +105,32 @@ class StreamedAnswer:
             raise TargetAnswerError(f"the body of the response is larger than {self._body_bytes_max} bytes")
 
 
+class HostSlots:
+    """A limit on concurrent requests per host; the connection pool limits them in total.
+
+    It is a semaphore per host. Hosts without active or waiting requests use no memory.
+    """
+
+    def __init__(self, per_host_max: int) -> None:
+        self._per_host_max = per_host_max
+        self._hosts: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    @contextlib.asynccontextmanager
+    async def held(self, host: str) -> AsyncIterator[None]:
+        free, users = self._hosts.setdefault(host, (asyncio.Semaphore(self._per_host_max), []))
+        users.append(None)
+        try:
+            async with free:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._hosts[host]
+
+
 class OutboundClient:
     """Sends requests to checked targets over a bounded number of connections. Use `open_outbound` to create one."""
 
@@ -130,8 +156,11 @@ class OutboundClient:
         body: bytes = b"",
         total_s: float | None = None,
         body_bytes_max: int | None = None,
+        user: str = "",
     ) -> Answer:
-        """Send a request and receive the complete response, with limits on time and size. `Limits` has the defaults."""
+        """Send a request and receive the complete response, with limits on time and size. `Limits` has the defaults.
+        `user` is who shares lookups of names with others."""
+        lookups.user.set(user)
         async with self.stream(
             method,
             url,
@@ -163,10 +192,10 @@ class OutboundClient:
         them the body may continue without end, and only the headers have a timeout.
         """
         target = self.parse(url)
-        given = dict(headers or {})
+        sent_headers = dict(headers or {})
         if (token := self.token_for(target)) is not None:
-            given["authorization"] = f"Bearer {token}"
-        request = _build(method, target, given, body, self._timeouts(idle_s))
+            sent_headers["authorization"] = f"Bearer {token}"
+        request = _build(method, target, sent_headers, body, self._timeouts(idle_s))
         now = asyncio.get_running_loop().time()
         ends_at = None if total_s is None else now + total_s
         async with contextlib.AsyncExitStack() as held:
@@ -254,14 +283,14 @@ def _build(
         raise ValueError(f"method must be one of {', '.join(sorted(METHODS))}, got {method!r}")
     if body and method not in _WITH_BODY:
         raise ValueError(f"a {method} request cannot have a body")
-    given = {"user-agent": "headwater"}
+    header_values = {"user-agent": "headwater"}
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"header {name!r} contains invalid characters")
         if name.lower() in _OWN_HEADERS:
             raise ValueError(f"header {name} is set by the client; remove it")
-        given[name.lower()] = value
-    sent = [("host", target.authority), *given.items(), ("accept-encoding", "identity")]
+        header_values[name.lower()] = value
+    sent = [("host", target.authority), *header_values.items(), ("accept-encoding", "identity")]
     if method in _WITH_BODY:
         sent.append(("content-length", str(len(body))))
     return httpcore.Request(

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def beside(table: str, name: str, given: str | None = None) -> str:
+def beside(table: str, name: str, checkpoint: str | None = None) -> str:
     """The checkpoint of a job: the given one, or beside the table. A table in an object store needs a given one."""
-    if given is not None:
-        given = absolute(given)
-        if same_place(given, table):
-            raise OptionError(f"the checkpoint {given} is the table itself; put it elsewhere")
-        check_apart({"the checkpoint": given, "the table": table})
-        return given
+    if checkpoint is not None:
+        checkpoint = absolute(checkpoint)
+        if same_place(checkpoint, table):
+            raise OptionError(f"the checkpoint {checkpoint} is the table itself; put it elsewhere")
+        check_apart({"the checkpoint": checkpoint, "the table": table})
+        return checkpoint
     if is_url(table):
         raise OptionError(f"the table {table} is in an object store: set a checkpoint on a disk or in HDFS")
     return f"{table.rstrip('/')}.{name}"
@@ -40,9 +40,9 @@ def check_file_system(spark: SparkSession, checkpoint: str) -> None:
     except Exception as error:  # noqa: BLE001  # of Java, in several classes
         if not re.search("UnsupportedFileSystemException|ClassNotFoundException|No FileSystem", str(error)):
             return  # it does not exist yet, or cannot be reached: the query will tell
-        told = f"Spark has no file system for the checkpoint {checkpoint}"
+        message = f"Spark has no file system for the checkpoint {checkpoint}"
         how = "use a directory that driver and tasks share, or add the jars of the file system (spark.jars.packages)"
-        raise OptionError(f"{told}: {how}") from None
+        raise OptionError(f"{message}: {how}") from None
 
 
 def has_begun(checkpoint: str) -> bool:
@@ -78,8 +78,8 @@ def _hash(offsets: str) -> int:
 def _offsets(spark: SparkSession, checkpoint: str, batch: int) -> str:
     """The offsets that Spark stored before it started a batch, on any file system."""
     path = f"{checkpoint}/offsets/{batch}"
-    found = local_path(path)
-    return found.read_text() if found is not None else str(spark.read.text(path, wholetext=True).collect()[0].value)
+    file = local_path(path)
+    return file.read_text() if file is not None else str(spark.read.text(path, wholetext=True).collect()[0].value)
 
 
 class QueryPosition(msgspec.Struct, frozen=True):
@@ -121,8 +121,8 @@ def _numbers(directory: Path) -> list[int]:
 
 def _places(text: str) -> dict[str, StreamPlace]:
     """Parse an offsets file: a version, a line about the batch, and a line for each source."""
-    found: dict[str, StreamPlace] = {}
+    places: dict[str, StreamPlace] = {}
     for line in text.splitlines()[2:]:
         if line.startswith("{"):
-            found |= {path: parse_place(place) for path, place in json.loads(line).items()}
-    return found
+            places |= {path: parse_place(place) for path, place in json.loads(line).items()}
+    return places

@@ -1,4 +1,4 @@
-"""How a job connects to the server besides its URL and a token, in the names of arguments and flags."""
+"""How a job connects to the server: the options of jobs as options of the formats."""
 
 from __future__ import annotations
 
@@ -6,58 +6,41 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TypedDict
+
+import msgspec
 
 from headwater.errors import OptionError
+from headwater.pipeline.options import JobOptions
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.options import write_options
 from headwater.spark.tokens import current_token
 
-
-class Connecting(TypedDict, total=False):
-    """Arguments of every job: options of connections in [Spark](../spark.md#connections), in snake case.
-
-    Paths are made absolute. On a cluster the files must be at the same paths on every machine.
-    """
-
-    token_file: str | None
-    token_function: str | None
-    headers: Mapping[str, str] | None
-    ca_file: str | None
-    client_certificate: str | None
-    client_key: str | None
-
-
 _FORMAT_NAMES = {
-    "token_file": "tokenFile",
-    "token_function": "tokenFunction",
-    "headers": "headers",
-    "ca_file": "caFile",
-    "client_certificate": "clientCertificate",
-    "client_key": "clientKey",
+    field.name: field.encode_name
+    for field in msgspec.structs.fields(ConnectionOptions)
+    if field.name in JobOptions.__struct_fields__
 }
-_OWN_NAMES = {name: own for own, name in _FORMAT_NAMES.items()}
+_OWN_NAMES = {name: own for own, name in _FORMAT_NAMES.items() if own != name}
 _FILES = ("token_file", "ca_file", "client_certificate", "client_key")
 
 
-def format_options(url: str, token: str | None, connecting: Connecting) -> dict[str, str]:
-    """The options of the formats for a server."""
-    options = {"url": url, **({} if token is None else {"token": token})}
-    for name, value in connecting.items():
-        if name not in _FORMAT_NAMES:
-            raise TypeError(f"jobs have no argument {name!r}")
-        if name == "headers" and isinstance(value, Mapping):
+def format_options(options: JobOptions) -> dict[str, str]:
+    """The options of the formats for the server of a job."""
+    texts = {}
+    for name, format_name in _FORMAT_NAMES.items():
+        value = getattr(options, name)
+        if isinstance(value, Mapping):
             value = json.dumps(dict(value)) if value else None
         if value is not None:
-            options[_FORMAT_NAMES[name]] = os.path.abspath(str(value)) if name in _FILES else str(value)
-    return options
+            texts[format_name] = os.path.abspath(value) if name in _FILES else str(value)
+    return texts
 
 
-def check_connection(url: str, token: str | None, connecting: Connecting) -> ConnectionOptions:
+def check_server(options: JobOptions) -> ConnectionOptions:
     """The connection to a server, whose files have been read. OptionError if an option or a file cannot be used."""
-    options = format_options(url, token, connecting)
+    texts = format_options(options)
     try:
-        connection = write_options(options, state=False).connection
+        connection = write_options(texts, state=False)
         connection.tls()
         current_token(connection.token_file, connection.token_function)
     except OptionError as error:

@@ -38,7 +38,9 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
         return self.batch_bytes * _DAY_S / self.every_s
 
     def warnings(self, table: str) -> list[str]:
-        return [told for told in (self._of_old_files(table), self._of_large_buckets(table)) if told is not None]
+        return [
+            warning for warning in (self._of_old_files(table), self._of_large_buckets(table)) if warning is not None
+        ]
 
     def _of_old_files(self, table: str) -> str | None:
         days = 7 if self.retain_hours is None else self.retain_hours / 24  # without an end, the first week
@@ -85,8 +87,8 @@ class GrowthWatch:
         self._before = files
         if len(self._written) >= limits.PIPELINE_GROWTH_BATCHES:
             self.is_done, self._before = True, None
-            for told in self._growth(files).warnings(self._table):
-                log.warning("%s", told)
+            for warning in self._growth(files).warnings(self._table):
+                log.warning("%s", warning)
 
     def _growth(self, files: Mapping[str, int]) -> Growth:
         count = len(self._written)

@@ -1,10 +1,23 @@
-"""A running job: its progress, its lag, and how to stop it."""
+"""A running job: its progress, its lag, and how to stop it; and the functions that start one."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
+
+from headwater.options import check_values
+from headwater.pipeline.options import JobOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+P = ParamSpec("P")
+O = TypeVar("O", bound=JobOptions)  # noqa: E741
+J = TypeVar("J")
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,3 +47,21 @@ class Job(Protocol):
 
     def stop(self) -> None:
         """Stop the job after the current batch."""
+
+
+def with_options(
+    kind: Callable[P, O],
+) -> Callable[[Callable[[SparkSession, O], J]], Callable[Concatenate[SparkSession, P], J]]:
+    """Make a function whose keyword arguments are the fields of a struct, of one that takes the struct."""
+
+    def decorate(function: Callable[[SparkSession, O], J]) -> Callable[Concatenate[SparkSession, P], J]:
+        @functools.wraps(function)
+        def start(spark: SparkSession, /, *args: P.args, **options: P.kwargs) -> J:
+            return function(spark, check_values(kind(*args, **options)))
+
+        session = inspect.Parameter("spark", inspect.Parameter.POSITIONAL_ONLY, annotation="SparkSession")
+        parameters = [session, *inspect.signature(kind).parameters.values()]
+        start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return start
+
+    return decorate

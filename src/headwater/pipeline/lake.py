@@ -86,8 +86,8 @@ class TableBatch(msgspec.Struct, frozen=True):
             return
         made_of = self.range_in(table)
         if self.number < done or made_of not in (None, self.made_of):
-            told = f"batch {self.number} of {table.table_uri} was repeated after batch {done} was committed"
-            how = f"{told}, with other rows" if self.number == done else told
+            message = f"batch {self.number} of {table.table_uri} was repeated after batch {done} was committed"
+            how = f"{message}, with other rows" if self.number == done else message
             raise BatchReusedError(f"{how}: the checkpoint was set back, or another run of the job is active")
 
 
@@ -185,8 +185,10 @@ class Lake(msgspec.Struct, frozen=True):
             return
         for file in files:
             if not (directory / file.path).exists():
-                told = f"a task has written {file.path} of the table {self.uri}, and it is not on the driver's machine"
-                raise OptionError(f"{told}: on a cluster a table is in an object store, or on a disk that all share")
+                message = (
+                    f"a task has written {file.path} of the table {self.uri}, and it is not on the driver's machine"
+                )
+                raise OptionError(f"{message}: on a cluster a table is in an object store, or on a disk that all share")
 
 
 def _check_columns(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> None:
@@ -194,8 +196,8 @@ def _check_columns(table: DeltaTable, schema: pa.Schema, partition_by: Sequence[
     other = sorted(field.name for field in table.schema().fields if wanted.get(field.name) != field.type)
     partitions = table.metadata().partition_columns
     if other or partitions != list(partition_by):
-        told = f"other columns ({', '.join(other)})" if other else f"other partitions ({', '.join(partitions)})"
-        raise SchemaError(f"{table.table_uri} has {told} than a table of this job; use another table")
+        difference = f"other columns ({', '.join(other)})" if other else f"other partitions ({', '.join(partitions)})"
+        raise SchemaError(f"{table.table_uri} has {difference} than a table of this job; use another table")
 
 
 def noted(batch: TableBatch) -> CommitProperties:
@@ -210,8 +212,8 @@ def telling_conflicts(lake: Lake, batch: TableBatch) -> Iterator[None]:
         yield
     except CommitFailedError as error:
         if batch.is_done(lake.open()):
-            told = f"batch {batch.number} of {lake.uri} was committed by another run of the job"
-            raise JobConflictError(told) from error
+            message = f"batch {batch.number} of {lake.uri} was committed by another run of the job"
+            raise JobConflictError(message) from error
         raise
 
 
@@ -229,9 +231,9 @@ def _stats(rows: pa.Table) -> str:
 def _extremes(rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
     for field in rows.schema:
         if pa.types.is_integer(field.type) or pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
-            found = pc.min_max(rows.column(field.name)).as_py()
-            if found["min"] is not None:
-                yield field.name, _plain(found["min"]), _plain(_up(found["max"]))
+            extremes = pc.min_max(rows.column(field.name)).as_py()
+            if extremes["min"] is not None:
+                yield field.name, _plain(extremes["min"]), _plain(_up(extremes["max"]))
 
 
 def _up(value: Any) -> Any:

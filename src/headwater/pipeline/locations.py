@@ -52,8 +52,8 @@ def check_apart(locations: Mapping[str, str]) -> None:
     for name, place in places.items():
         for other, outer in places.items():
             if name != other and place != outer and place.is_relative_to(outer):
-                told = f"{name}, {locations[name]}, is inside {other}, {locations[other]}"
-                raise OptionError(f"{told}, whose vacuum would delete it; put it elsewhere")
+                message = f"{name}, {locations[name]}, is inside {other}, {locations[other]}"
+                raise OptionError(f"{message}, whose vacuum would delete it; put it elsewhere")
 
 
 def check_surroundings(table: str) -> None:
@@ -64,11 +64,11 @@ def check_surroundings(table: str) -> None:
     place = Path(os.path.realpath(place))
     for outer in place.parents:
         if (outer / _LOG).is_dir():
-            told = f"the table {table} is inside the Delta table {outer}"
-            raise OptionError(f"{told}, whose vacuum would delete it; put it elsewhere")
+            message = f"the table {table} is inside the Delta table {outer}"
+            raise OptionError(f"{message}, whose vacuum would delete it; put it elsewhere")
     for inner in _tables_below(place):
-        told = f"the table {table} contains the Delta table {inner}"
-        raise OptionError(f"{told}, which its vacuum would delete; put one of them elsewhere")
+        message = f"the table {table} contains the Delta table {inner}"
+        raise OptionError(f"{message}, which its vacuum would delete; put one of them elsewhere")
 
 
 def _tables_below(place: Path, depth: int = limits.PIPELINE_NESTED_DEPTH) -> Iterator[Path]:

@@ -29,8 +29,8 @@ class RecordCutter:
         kinds = rows["content_type"].unique().to_pylist()
         if all(kind_of(kind) is ContentKind.JSON for kind in kinds):
             return rows.append_column(APPEND_END, pa.nulls(rows.num_rows, pa.int64()))
-        found = [piece for row in rows.to_pylist() for piece in self._pieces(row)]
-        return pa.Table.from_pylist(found, rows.schema.append(pa.field(APPEND_END, pa.int64())))
+        pieces = [piece for row in rows.to_pylist() for piece in self._pieces(row)]
+        return pa.Table.from_pylist(pieces, rows.schema.append(pa.field(APPEND_END, pa.int64())))
 
     def _pieces(self, row: dict[str, object]) -> Iterator[dict[str, object]]:
         begin, run = row["order"], row["value"]

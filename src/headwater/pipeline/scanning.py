@@ -26,9 +26,9 @@ def scan(spark: SparkSession, lake: Lake, version: int, paths: Sequence[str], co
     reader = FileReader(lake, version, list(columns), to_arrow_schema(schema, timezone="UTC"))
     if not paths:
         return spark.createDataFrame([], schema)
-    found = spark.createDataFrame([(path,) for path in sorted(paths)], "path STRING")
+    files = spark.createDataFrame([(path,) for path in sorted(paths)], "path STRING")
     parts = min(len(paths), max(spark.sparkContext.defaultParallelism * 4, 1))
-    return found.repartition(parts).mapInArrow(reader, schema)
+    return files.repartition(parts).mapInArrow(reader, schema)
 
 
 class FileReader:
@@ -55,5 +55,5 @@ class FileReader:
                 if batch.num_rows:
                     yield batch.cast(self._schema)
         except FileNotFoundError as error:
-            told = f"version {self._version} of {self._lake.uri} lacks files that a vacuum has deleted"
-            raise DataLossError(told) from error
+            message = f"version {self._version} of {self._lake.uri} lacks files that a vacuum has deleted"
+            raise DataLossError(message) from error

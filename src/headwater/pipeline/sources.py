@@ -1,4 +1,4 @@
-"""The source of a job: streams by name or pattern, and where to start. Fields have the names of the flags."""
+"""The source of a job: streams by name or pattern, and where to start."""
 
 from __future__ import annotations
 
@@ -13,25 +13,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError, StreamNotFoundError
-from headwater.pipeline.connecting import Connecting, check_connection, format_options
+from headwater.pipeline.connecting import check_server, format_options
+from headwater.pipeline.options import StreamsOptions, TableOptions
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
 from headwater.spark.positions import StreamPlace, byte_position
 
 
-class JobSource(msgspec.Struct, frozen=True, kw_only=True):
-    url: str
-    streams: str  # paths, or a glob
-    token: str | None = None
-    connecting: Connecting = {}
-    starting_offsets: str | None = None
-    starting_timestamp: datetime | str | None = None
-    max_records: int | None = None  # of a batch
-    max_bytes: int | None = None
-    fail_on_data_loss: bool = True
+class JobSource(msgspec.Struct, frozen=True):
+    """The streams that a job reads."""
+
+    options: StreamsOptions
 
     def __repr__(self) -> str:
-        return f"Source({self.streams!r} of {self.url!r})"
+        return f"Source({self.options.streams!r} of {self.options.url!r})"
 
     def rows(
         self, spark: SparkSession, kind: str, *, is_first: bool, schema: str | None = None, **more: Any
@@ -45,7 +40,7 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise an error if the connection cannot work, before anything is created."""
-        check_connection(self.url, self.token, self.connecting)
+        check_server(self.options)
         read_options({**self._options(), **self._start()}, bounded=False)
 
     def reading(self) -> ReadOptions:
@@ -54,14 +49,14 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
     def tails(self, *, patient: bool = True) -> dict[str, StreamInfo]:
         """Every selected stream with its current tail."""
         options = self.reading()
-        with options.connection.open(patient=patient) as client:
+        with options.open(patient=patient) as client:
             return Planner(options, client).tails()
 
     def tails_after(self, places: Mapping[str, StreamPlace]) -> dict[str, StreamInfo]:
         """The same, if the server still has what a query has read up to these places. Otherwise DataLossError, unless
         data loss is accepted."""
         options = self.reading()
-        with options.connection.open() as client:
+        with options.open() as client:
             planner = Planner(options, client)
             tails = planner.tails()
             planner.advance(places, tails, limited=False)
@@ -70,7 +65,7 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
     def counts_bytes(self, paths: Iterable[str]) -> bool | None:
         """Whether the offsets of the server count stored bytes; None if none of the streams exists."""
         options = self.reading()
-        with options.connection.open() as client:
+        with options.open() as client:
             return Planner(options, client).is_extended(paths)
 
     def size(self) -> int:
@@ -79,7 +74,7 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_streams(self) -> None:
         """Raise an error if a named stream does not exist, before anything is created."""
-        missing = [] if is_pattern(self.streams) else sorted({*self.reading().streams} - self.tails().keys())
+        missing = [] if is_pattern(self.options.streams) else sorted({*self.reading().streams} - self.tails().keys())
         if missing:
             raise StreamNotFoundError(f"no stream at {', '.join(missing)}")
 
@@ -92,39 +87,40 @@ class JobSource(msgspec.Struct, frozen=True, kw_only=True):
                 return None
 
     def client(self) -> Client:
-        return self.reading().connection.open()
+        return self.reading().open()
 
     def _options(self) -> dict[str, str]:
-        name = "pattern" if is_pattern(self.streams) else "streams"
-        given = {
-            name: self.streams,
-            "maxRecordsPerTrigger": self.max_records,
-            "maxBytesPerTrigger": self.max_bytes,
-        }
-        told = {name: str(value) for name, value in given.items() if value is not None}
-        connection = format_options(self.url, self.token, self.connecting)
-        return {**connection, **told, "failOnDataLoss": str(self.fail_on_data_loss).lower()}
+        options = self.options
+        texts = {**format_options(options), "pattern" if is_pattern(options.streams) else "streams": options.streams}
+        if isinstance(options, TableOptions):
+            limits = {"maxRecordsPerTrigger": options.max_records, "maxBytesPerTrigger": options.max_bytes}
+            texts |= {name: str(limit) for name, limit in limits.items() if limit is not None}
+            texts["failOnDataLoss"] = str(options.fail_on_data_loss).lower()
+        return texts
 
     def _start(self) -> dict[str, str]:
-        if self.starting_timestamp is None:
-            return {} if self.starting_offsets is None else {"startingOffsets": self.starting_offsets}
-        if self.starting_offsets is not None:
+        options = self.options
+        if not isinstance(options, TableOptions):
+            return {}
+        if options.starting_timestamp is None:
+            return {} if options.starting_offsets is None else {"startingOffsets": options.starting_offsets}
+        if options.starting_offsets is not None:
             raise OptionError("set either starting_offsets or starting_timestamp, not both")
-        return {"startingTimestamp": str(math.ceil(moment_of(self.starting_timestamp).timestamp() * 1000))}
+        return {"startingTimestamp": str(math.ceil(moment_of(options.starting_timestamp).timestamp() * 1000))}
 
 
 def is_pattern(streams: str) -> bool:
     return not streams.startswith("[") and bool(re.search(r"[*?\[]", streams))
 
 
-def moment_of(given: datetime | str) -> datetime:
+def moment_of(time: datetime | str) -> datetime:
     """Parse a time. Without a time zone it is UTC."""
     try:
-        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
+        moment = datetime.fromisoformat(time) if isinstance(time, str) else time
     except ValueError:
-        raise OptionError(f"a time must be written as 2026-11-15 or 2026-11-15T08:00:00Z, got {given!r}") from None
+        raise OptionError(f"a time must be written as 2026-11-15 or 2026-11-15T08:00:00Z, got {time!r}") from None
     if moment.tzinfo is None:
-        if isinstance(given, datetime):
+        if isinstance(time, datetime):
             raise OptionError("a datetime needs a time zone")
         moment = datetime.fromisoformat(f"{moment.isoformat()}+00:00")
     return moment

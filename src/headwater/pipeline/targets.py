@@ -25,7 +25,8 @@ from headwater.errors import (
     StreamNotFoundError,
     UnauthorizedError,
 )
-from headwater.pipeline.connecting import Connecting, check_connection, format_options
+from headwater.pipeline.connecting import check_server, format_options
+from headwater.pipeline.options import TargetOptions
 from headwater.protocol.tables.rows import Row
 from headwater.spark.options import write_options
 from headwater.spark.positions import incarnation
@@ -49,37 +50,40 @@ class TargetIdentity(msgspec.Struct, frozen=True):
         return self == other and self.created_at is not None
 
 
-class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
+class PublishTarget(msgspec.Struct, frozen=True):
     """A target: a state stream with an entity type, or a table."""
 
-    url: str
-    type: str | None = None
-    to: str | None = None
-    to_table: str | None = None
-    token: str | None = None
-    connecting: Connecting = {}
+    options: TargetOptions
 
     def __repr__(self) -> str:
-        return f"Target({self.name!r} of {self.url!r})"
+        return f"Target({self.name!r} of {self.options.url!r})"
 
     def check(self) -> None:
-        check_connection(self.url, self.token, self.connecting)
-        if (self.to is None) == (self.to_table is None):
+        check_server(self.options)
+        if (self.to is None) == (self.options.to_table is None):
             raise OptionError("set one target: a stream (to), or a table of the server (to_table)")
-        if (self.type is None) != (self.to is None):
+        if (self.options.type is None) != (self.to is None):
             raise OptionError(
                 "to needs type, the type of the entities in the state stream; to_table must not have a type"
             )
 
     @property
     def name(self) -> str:
-        return f"the stream {self.to}" if self.to is not None else f"the table {self.to_table}"
+        return self.options.target
+
+    @property
+    def to(self) -> str | None:
+        return self.options.to
+
+    @property
+    def table(self) -> str:
+        return self.options.to_table or ""
 
     def write(self, changes: DataFrame, job: str, number: int) -> None:
         """Send rows of `key`, `value` (null for a delete) and `is_new` (null: unknown), once for this number."""
         options = {**self._connection(), "writeId": job, "writeVersion": str(number)}
         kind = "stream-state" if self.to is not None else "stp"
-        options |= {"stream": self.to} if self.to is not None else {"table": self.to_table or ""}
+        options |= {"stream": self.to} if self.to is not None else {"table": self.table}
         self._rows(changes).write.format(kind).options(**options).mode("append").save()
 
     def _rows(self, changes: DataFrame) -> DataFrame:
@@ -88,17 +92,17 @@ class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
             return changes.selectExpr("key", "value AS record")
         operation = "CASE WHEN value IS NULL THEN 'delete' WHEN is_new THEN 'insert' WHEN NOT is_new THEN 'update'"
         named = F.expr(f"{operation} ELSE 'upsert' END").alias("operation")
-        return changes.select(F.lit(self.type).alias("type"), "key", named, "value")
+        return changes.select(F.lit(self.options.type).alias("type"), "key", named, "value")
 
     def _connection(self) -> dict[str, str]:
-        return format_options(self.url, self.token, self.connecting)
+        return format_options(self.options)
 
     def identity(self) -> TargetIdentity | None:
         """The identity of the target; None if it does not exist."""
         with self._open() as client:
             try:
                 if self.to is None:
-                    client.table(self.to_table or "").info()
+                    client.table(self.table).info()
                     return TargetIdentity(None, self._created_at(client))
                 tail, listed = client.stream(self.to).head().tail_offset, self._listed(client)
                 first = listed.first_offset if listed is not None else None  # a restore does not change it
@@ -111,7 +115,7 @@ class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
         with self._open() as client:
             if self.to is not None:
                 return client.stream(self.to).head().tail_offset
-            table = client.table(self.to_table or "")
+            table = client.table(self.table)
             row = _row(table, table.info().last_seqno or 0)
             return None if row is None else json.dumps(to_json(place_after(row)))
 
@@ -119,7 +123,7 @@ class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
         """Why the target does not have its data up to an earlier end any more; None if it has."""
         with self._open() as client:
             if self.to is None:
-                return _lacks_row(client.table(self.to_table or ""), from_json(json.loads(end)))
+                return _lacks_row(client.table(self.table), from_json(json.loads(end)))
             try:
                 client.stream(self.to).splits(offset=end, parts=1)
             except (OffsetGoneError, InvalidOffsetError) as error:
@@ -137,19 +141,19 @@ class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
         now = self.identity()
         if now is None or now.is_other_than(sent_to):
             again = "was deleted and created again, or is on another server"
-            told = f"{self.name}, the target, {'does not exist any more' if now is None else again}"
-            raise DataLossError(f"{told}; {_WAY_OUT}")
+            message = f"{self.name}, the target, {'does not exist any more' if now is None else again}"
+            raise DataLossError(f"{message}; {_WAY_OUT}")
         if end is not None and (why := self.lacks(end)) is not None:
-            told = f"{self.name}, the target, lacks rows that were published, after a restore of its server"
-            raise DataLossError(f"{told} ({why}); {_WAY_OUT}")
+            message = f"{self.name}, the target, lacks rows that were published, after a restore of its server"
+            raise DataLossError(f"{message} ({why}); {_WAY_OUT}")
         return now
 
     def _open(self) -> Client:
-        return write_options(self._connection()).connection.open()
+        return write_options(self._connection()).open()
 
     def _created_at(self, client: Client) -> str | None:
         """The time of creation of a table; None if the server does not list its tables, or not for this token."""
-        name = self.to_table or ""
+        name = self.table
         tables = _if_listed(lambda: list(islice(client.tables(name, page_size=1), 1)))
         return next((one.created_at for one in tables or () if one.name == name), None)
 

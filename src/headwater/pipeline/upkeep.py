@@ -8,7 +8,6 @@ import msgspec
 from deltalake import DeltaTable
 
 from headwater import limits
-from headwater.errors import OptionError
 from headwater.pipeline.lake import Lake
 
 # How long Delta keeps the log, and notes of removed files in each checkpoint of the log: a month and a week by default.
@@ -20,11 +19,7 @@ class TableUpkeep(msgspec.Struct, frozen=True):
     """Runs after every `compact_every` batches (0: never). Files and log are kept for `retain_hours` (None: ever)."""
 
     compact_every: int
-    retain_hours: int | None
-
-    def __post_init__(self) -> None:
-        if self.retain_hours is not None and self.retain_hours < 1:
-            raise OptionError("retain_hours must be at least 1, because tasks write files that no version has yet")
+    retain_hours: int | None  # at least 1, because tasks write files that no version has yet
 
     def after(self, batch: int, lakes: Iterable[Lake]) -> None:
         if self.compact_every and batch % self.compact_every == self.compact_every - 1:

@@ -1,7 +1,11 @@
-"""`If-Match` of writes (RFC 9110): the tails that a stream or table may have for the request to succeed.
+"""Conditional requests (RFC 9110): the entity tags of reads, and the tails that `If-Match` of a write allows.
 
-A tag is the tail offset of a stream, the SeqNo of a table's last row, or the entity tag of a response to HEAD or to a
-read that reached the tail. Weak tags and tags of any other form never match.
+The entity tag of a read is `"{version}:{start}:{end}"`, with `:c` if the response says that the stream is closed. The
+version identifies the stream and its bytes up to the end: another stream at the same path has another one, and so has
+data that was appended after a restore.
+
+A tag in `If-Match` is the tail offset of a stream, the SeqNo of a table's last row, or the entity tag of a response to
+HEAD or to a read that reached the tail. Weak tags and tags of any other form never match.
 """
 
 from __future__ import annotations
@@ -11,12 +15,34 @@ from collections.abc import Callable, Mapping
 
 from headwater.errors import InvalidHeaderError, InvalidOffsetError
 from headwater.log.offsets import BEGINNING, Offset
+from headwater.protocol.encodings import ENCODINGS
 from headwater.protocol.streams.headers import IF_MATCH
 from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.tables.rows import is_seqno
 
 _ELEMENT = re.compile(r'[ \t]*+(?:(W/)?"([^"\x00-\x20\x7f]*+)")?[ \t]*+(?:,|\Z)')
 _ENTITY_TAG = re.compile(r"([0-9]{1,20}):[0-9]{1,20}:([0-9]{1,20})(?::[a-z]+)*")
+
+
+def etag(version: int, start: int, end: int, *, closed: bool) -> str:
+    return f'"{version}:{start}:{end}{":c" if closed else ""}"'
+
+
+def encoded(tag: str, encoding: str) -> str:
+    """The tag of a read with a content encoding. Its bytes differ, so its strong tag must differ."""
+    return f'{tag[:-1]}:{encoding}"'
+
+
+def matched(if_none_match: str, tag: str) -> str | None:
+    """The tag in `If-None-Match` that matches this read in any content encoding; None if no tag does."""
+    if if_none_match.strip() == "*":
+        return tag
+    variants = {tag, *[encoded(tag, encoding) for encoding in ENCODINGS]}
+    for candidate in if_none_match.split(","):
+        known = candidate.strip().removeprefix("W/")
+        if known in variants:
+            return known
+    return None
 
 
 def parse_stream_ends(headers: Mapping[str, str]) -> tuple[Offset, ...] | None:
@@ -39,12 +65,12 @@ def check_unconditional(headers: Mapping[str, str]) -> None:
 def _ends(value: str, read: Callable[[str], Offset | None]) -> tuple[Offset, ...] | None:
     if value.strip(" \t") == "*":
         return None
-    found = [_entity_tag(tag) or read(tag) for tag in _strong_tags(value)]
-    return tuple([end for end in found if end is not None])
+    ends = [_entity_tag(tag) or read(tag) for tag in _strong_tags(value)]
+    return tuple([end for end in ends if end is not None])
 
 
 def _strong_tags(value: str) -> list[str]:
-    found, count, position = [], 0, 0
+    tags, count, position = [], 0, 0
     while position < len(value):
         element = _ELEMENT.match(value, position)
         if element is None:
@@ -54,10 +80,10 @@ def _strong_tags(value: str) -> list[str]:
         if tag is not None:
             count += 1
             if weak is None:
-                found.append(tag)
+                tags.append(tag)
     if not count:
         raise InvalidHeaderError("If-Match must be * or have at least one tag")
-    return found
+    return tags
 
 
 def _entity_tag(tag: str) -> Offset | None:

@@ -33,10 +33,10 @@ def parse_traceparent(text: str) -> TraceContext | None:
 
     Later versions may add fields at the end. Version 00 has no more fields, and version ff is forbidden.
     """
-    found = _TRACEPARENT.fullmatch(text.strip(" \t")) if len(text) <= _LENGTH_MAX else None
-    if found is None:
+    fields = _TRACEPARENT.fullmatch(text.strip(" \t")) if len(text) <= _LENGTH_MAX else None
+    if fields is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+    version, trace_id, span_id, flags, more = fields.groups()
     if version == "ff" or (version == "00" and more is not None) or not int(trace_id, 16) or not int(span_id, 16):
         return None
     return TraceContext(trace_id, span_id, int(flags, 16))

@@ -80,13 +80,13 @@ class Access:
         """Refuse a host or an origin that is not allowed. Returns the headers to add to the response."""
         if self._proxies is not None:
             self._proxies.apply(request)
-        given = request.headers
+        fields = request.headers
         if not self._any_host:
-            if given.get("host") not in self._known_hosts:
-                self._check_host(given.get("host"))
+            if fields.get("host") not in self._known_hosts:
+                self._check_host(fields.get("host"))
             if self._hosts and request.authority and request.authority not in self._known_hosts:
                 self._check_host(request.authority)  # as a proxy forwards it; it may have replaced Host
-        origin = given.get("origin")
+        origin = fields.get("origin")
         if origin is not None:
             return self._check_origin(request, origin)
         return self._shared if request.method in _READS else ()
@@ -144,14 +144,14 @@ class Access:
         """The headers of the response to a preflight."""
         if self._origins is None:
             return ()
-        found: Headers = (
+        response_headers: Headers = (
             ("access-control-allow-methods", _ALLOWED_METHODS),
             ("access-control-allow-headers", _ALLOWED_HEADERS),
             ("access-control-max-age", "86400"),
         )
         if "access-control-request-private-network" in request.headers:
-            found += (("access-control-allow-private-network", "true"),)
-        return found
+            response_headers += (("access-control-allow-private-network", "true"),)
+        return response_headers
 
     def _is_admitted(self, request: Request, origin: str) -> bool:
         scheme, separator, authority = origin.lower().partition("://")

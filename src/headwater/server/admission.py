@@ -107,8 +107,8 @@ class Admission:
 
 def _rates(limits: Limits, whose: str) -> tuple[_Rate, ...]:
     names = ((f"requests_per_s_per_{whose}", False), (f"bytes_per_s_per_{whose}", True))
-    found = [(name, getattr(limits, name), is_bytes) for name, is_bytes in names]
-    return tuple([_Rate(name, per_s, TokenBuckets(per_s), is_bytes) for name, per_s, is_bytes in found if per_s])
+    settings = [(name, getattr(limits, name), is_bytes) for name, is_bytes in names]
+    return tuple([_Rate(name, per_s, TokenBuckets(per_s), is_bytes) for name, per_s, is_bytes in settings if per_s])
 
 
 def identity_of(request: Request) -> str:

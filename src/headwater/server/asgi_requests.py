@@ -15,13 +15,12 @@ from headwater.errors import (
     HeadersTooLargeError,
     OverloadedError,
     RequestTimeoutError,
-    UrlTooLongError,
 )
 from headwater.joining import Joined
 from headwater.limits import HEADERS_MAX, SIZE_DIGITS_MAX, Limits
 from headwater.server.budgets import Budget, Share
 from headwater.server.dispatch import Dispatcher
-from headwater.server.http import Request, Response, transfer_encoding_fault
+from headwater.server.http import Request, Response, transfer_encoding_fault, url_fault
 from headwater.server.service import Service
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -45,13 +44,15 @@ class RequestReader:
 
     async def receive(self, scope: Scope, receive: Receive, dispatcher: Dispatcher) -> tuple[Request, Response | None]:
         """The request, and the response if it is refused before its body."""
-        request = self._request(scope)
+        request, bytes_max = self._request(scope), self._limits.body_bytes_max
         if not _is_without_body(request):
             # A copy, because the check changes it: it removes a signature from the query, for example.
-            refusal = dispatcher.check_head(msgspec.structs.replace(request))
+            head = msgspec.structs.replace(request)
+            refusal = dispatcher.check_head(head)
             if refusal is not None:
                 return request, refusal
-        request.body = await self._body(request.headers, receive, dispatcher.service)
+            bytes_max = dispatcher.body_bytes_max(head)
+        request.body = await self._body(request.headers, receive, dispatcher.service, bytes_max)
         return request, None
 
     def _request(self, scope: Scope) -> Request:
@@ -65,8 +66,9 @@ class RequestReader:
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         mount, path = _split_mount(scope.get("root_path", ""), raw_path.partition(b"?")[0].decode("latin-1"))
         query: bytes = scope.get("query_string", b"")
-        if len(raw_path) + len(query) > self._limits.url_bytes_max:
-            raise UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes")
+        error = url_fault(path, len(raw_path) + len(query), self._limits)
+        if error is not None:
+            raise error
         return Request(
             scope["method"],
             path,
@@ -80,11 +82,11 @@ class RequestReader:
             began_s=time.perf_counter(),
         )
 
-    async def _body(self, headers: dict[str, str], receive: Receive, service: Service) -> bytes:
+    async def _body(self, headers: dict[str, str], receive: Receive, service: Service, bytes_max: int) -> bytes:
         limits = self._limits
-        too_large = BodyTooLargeError(f"a body may have {limits.body_bytes_max} bytes")
+        too_large = BodyTooLargeError(f"the body of this request may have {bytes_max} bytes")
         length = headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > SIZE_DIGITS_MAX or int(length) > limits.body_bytes_max):
+        if length.isdecimal() and (len(length) > SIZE_DIGITS_MAX or int(length) > bytes_max):
             raise too_large
         loop, body, held = asyncio.get_running_loop(), Joined(), Share(self._bodies)
         deadline_s = loop.time() + limits.body_stall_s
@@ -93,7 +95,7 @@ class RequestReader:
                 message = await _receive_until(receive, deadline_s)
                 piece = message.get("body", b"")
                 body.add(piece)
-                if body.size > limits.body_bytes_max:
+                if body.size > bytes_max:
                     raise too_large
                 if not message.get("more_body", False):
                     return body.take()
@@ -119,9 +121,9 @@ async def _receive_until(receive: Receive, deadline_s: float) -> Message:
 
 
 def _is_without_body(request: Request) -> bool:
-    given = request.headers
-    return given.get("content-length") == "0" or (
-        request.method not in _WITH_BODY and "content-length" not in given and "transfer-encoding" not in given
+    headers = request.headers
+    return headers.get("content-length") == "0" or (
+        request.method not in _WITH_BODY and "content-length" not in headers and "transfer-encoding" not in headers
     )
 
 

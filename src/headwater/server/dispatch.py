@@ -7,12 +7,14 @@ import logging
 from collections.abc import Mapping
 
 from headwater.errors import (
+    BodyTooLargeError,
     HeadwaterError,
     InternalError,
     MethodNotAllowedError,
     OutOfMemoryError,
     UnknownOutcomeError,
 )
+from headwater.limits import SIZE_DIGITS_MAX
 from headwater.server.access import Access
 from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
@@ -22,7 +24,7 @@ from headwater.server.http import NO_ROUTE, Headers, Request, Respond, Response
 from headwater.server.observing.audit import audited
 from headwater.server.problems import problem
 from headwater.server.quotas import QuotaRates
-from headwater.server.routes import ROUTES, Read, Route, resolve
+from headwater.server.routes import ROUTES, SUBSCRIPTION_ROOT, Read, Route, resolve
 from headwater.server.service import Service
 
 log = logging.getLogger("headwater.server")
@@ -55,8 +57,12 @@ class Dispatcher:
                 request.route = route.number
                 if self._authority is not None:
                     self._authority.authorize(request, route.action, path)
+                if route.check is not None:
+                    route.check(self.service, request, path)
                 if "content-encoding" in request.headers:
                     check_request_encoding(request.headers["content-encoding"])
+                if route.body_bytes_max:
+                    _check_size(route, _content_length(request))
             elif request.method != "OPTIONS":
                 raise _not_allowed(request, routes)
             if self._admission is not None:
@@ -66,6 +72,11 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the requester and the log get it
             return self._refused(request, error, shared)
         return None
+
+    def body_bytes_max(self, head: Request) -> int:
+        """The size up to which the body of a request is read. Its head was accepted by `check_head`."""
+        bytes_max = self.service.limits.body_bytes_max
+        return bytes_max if head.route == NO_ROUTE else min(bytes_max, ROUTES[head.route].body_bytes_max or bytes_max)
 
     def _refused(self, request: Request, error: Exception, shared: Headers) -> Response:
         """The response to a request that is refused before its body has arrived. It counts for its address."""
@@ -106,6 +117,8 @@ class Dispatcher:
                 self._quota_rates.take(path, request.caller.owner)
             if "content-encoding" in request.headers:
                 check_request_encoding(request.headers["content-encoding"])
+            if route.body_bytes_max:
+                _check_size(route, len(request.body))
             if route.write is not None:
                 route.write(self.service, request, path, _with_headers(shared, respond) if shared else respond)
                 return None
@@ -144,7 +157,7 @@ class Dispatcher:
 
     def _failed(self, request: Request, error: Exception) -> Response:
         if isinstance(error, HeadwaterError):
-            return problem(error)
+            return problem(error, with_code=request.path.startswith(SUBSCRIPTION_ROOT))
         if isinstance(error, MemoryError):
             log.error("%s %s: out of memory", request.method, request.path)
             return problem(OutOfMemoryError("there was no memory for the request; nothing was stored"))
@@ -164,9 +177,20 @@ def _not_allowed(request: Request, routes: Mapping[str, Route]) -> MethodNotAllo
     return MethodNotAllowedError(f"{request.method[:16]} is not one of {', '.join(allowed)}", allowed=allowed)
 
 
-def _with_headers(found: Headers, respond: Respond) -> Respond:
+def _content_length(head: Request) -> int:
+    """The size of the body that a head announces; 0 if it does not."""
+    length = head.headers.get("content-length", "")
+    return int(length[:SIZE_DIGITS_MAX]) if length.isdecimal() else 0
+
+
+def _check_size(route: Route, body_bytes: int) -> None:
+    if body_bytes > route.body_bytes_max:
+        raise BodyTooLargeError(f"the body of this request may have {route.body_bytes_max} bytes")
+
+
+def _with_headers(headers: Headers, respond: Respond) -> Respond:
     def extended(response: Response) -> None:
-        response.headers = (*response.headers, *found)
+        response.headers = (*response.headers, *headers)
         respond(response)
 
     return extended

@@ -12,6 +12,7 @@ from headwater.limits import LEASE_RENEWALS, RETRY_AFTER_S
 from headwater.server.settings import ACCEPT, Settings
 from headwater.store.embedded.backup.leases import LeaseHolder, LeaseState, Renewal, directory_id, holder_id
 from headwater.store.embedded.backup.targets import open_target
+from headwater.tasks import in_thread
 
 log = logging.getLogger("headwater.server")
 
@@ -78,7 +79,7 @@ async def leased(settings: Settings) -> AsyncIterator[Fence | None]:
         yield None
         return
     fence, renewal = await asyncio.to_thread(open_fence, settings.lease, settings)
-    await asyncio.to_thread(renewal.start)
+    await in_thread(renewal.start, lambda _: asyncio.to_thread(renewal.stop))
     try:
         yield fence
     finally:

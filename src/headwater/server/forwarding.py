@@ -57,7 +57,7 @@ class TrustedProxies:
             "x-forwarded": self._by_x_forwarded,
             "forwarded": self._by_forwarded,
         }
-        self._told = False  # that the proxies set the other family
+        self._warned = False  # that the proxies set the other family
 
     def __bool__(self) -> bool:
         return bool(self._networks)
@@ -67,16 +67,16 @@ class TrustedProxies:
         InvalidHeaderError if it is not clear which headers the proxy has set."""
         if not self.trusts(request.peer):
             return
-        found = self._read(request.headers)
-        request.scheme = found.scheme or request.scheme
-        request.authority = found.authority or request.authority
-        request.peer = found.address or request.peer
+        forwarded = self._read(request.headers)
+        request.scheme = forwarded.scheme or request.scheme
+        request.authority = forwarded.authority or request.authority
+        request.peer = forwarded.address or request.peer
 
-    def _read(self, given: dict[str, str]) -> Forwarded:
-        families = [family for family in FAMILIES if any(name in given for name in _NAMES[family])]
+    def _read(self, headers: dict[str, str]) -> Forwarded:
+        families = [family for family in FAMILIES if any(name in headers for name in _NAMES[family])]
         if self._family is not None:
-            if families and self._family not in families and not self._told:
-                self._told = True
+            if families and self._family not in families and not self._warned:
+                self._warned = True
                 log.warning(
                     "a trusted proxy sends %s headers, which are ignored because forwarding_headers is %s; its "
                     "requests count for its own address",
@@ -84,7 +84,7 @@ class TrustedProxies:
                     self._family,
                 )
             families = [self._family]
-        readings = {self._readers[family](given) for family in families}
+        readings = {self._readers[family](headers) for family in families}
         if len(readings) > 1:
             raise InvalidHeaderError(
                 "the request has Forwarded and X-Forwarded- headers, which disagree; one of them comes from the "
@@ -92,21 +92,21 @@ class TrustedProxies:
             )
         return readings.pop() if readings else Forwarded()
 
-    def _by_x_forwarded(self, given: dict[str, str]) -> Forwarded:
-        named = given.get("x-forwarded-for", "").rsplit(",", FORWARDED_MAX)[-FORWARDED_MAX:]
+    def _by_x_forwarded(self, headers: dict[str, str]) -> Forwarded:
+        named = headers.get("x-forwarded-for", "").rsplit(",", FORWARDED_MAX)[-FORWARDED_MAX:]
         address = ""
         for name in reversed(named):
             node = _node_address(name)
             address = node or address
             if not self.trusts(node):
                 break
-        scheme, authority = _last(given.get("x-forwarded-proto", "")), _last(given.get("x-forwarded-host", ""))
+        scheme, authority = _last(headers.get("x-forwarded-proto", "")), _last(headers.get("x-forwarded-host", ""))
         return _checked(address, scheme, authority)
 
-    def _by_forwarded(self, given: dict[str, str]) -> Forwarded:
+    def _by_forwarded(self, headers: dict[str, str]) -> Forwarded:
         """The element that the trusted proxy next to the client has added."""
         address, pairs = "", dict[str, str]()
-        for element in _elements(given.get("forwarded", "")):
+        for element in _elements(headers.get("forwarded", "")):
             pairs = _pairs(element)
             node = _node_address(pairs.get("for", ""))
             address = node or address
@@ -188,8 +188,8 @@ def _elements(value: str) -> Iterator[str]:
 
 
 def _pairs(element: str) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for pair in re.findall(_PAIR, element):
         name, _, text = pair.partition("=")
-        found[name.lower()] = text.strip('"')
-    return found
+        pairs[name.lower()] = text.strip('"')
+    return pairs

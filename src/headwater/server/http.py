@@ -7,8 +7,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headwater.errors import BadRequestError, HeadwaterError, TransferEncodingError
-from headwater.limits import ROUTES_MAX
+from headwater.errors import BadRequestError, HeadwaterError, TransferEncodingError, UrlTooLongError
+from headwater.limits import COMBINED_URL_BYTES_MAX, ROUTES_MAX, Limits
+from headwater.protocol.streams.paths import LIVE_PATH
 from headwater.server.auth.callers import ANYONE, Caller
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
@@ -132,12 +133,20 @@ COMMON_HEADERS: Headers = (("x-content-type-options", "nosniff"),)
 Respond: TypeAlias = Callable[[Response], None]
 
 
-def transfer_encoding_fault(given: str, version: str) -> HeadwaterError | None:
+def url_fault(path: str, length_bytes: int, limits: Limits) -> HeadwaterError | None:
+    """The error for a URL that is too long. That of a combined feed, which lists its streams, may be longer."""
+    bytes_max = limits.url_bytes_max
+    if path == LIVE_PATH:
+        bytes_max = max(bytes_max, COMBINED_URL_BYTES_MAX)
+    return UrlTooLongError(f"the URL may have {bytes_max} bytes") if length_bytes > bytes_max else None
+
+
+def transfer_encoding_fault(value: str, version: str) -> HeadwaterError | None:
     """The error for a Transfer-Encoding header, unless the body can be read. HTTP/1.0 has no transfer encodings: a
     proxy of that version may have used another length."""
     if version == "1.0":
         return BadRequestError("an HTTP/1.0 request has no Transfer-Encoding; send Content-Length")
-    codings = given.strip().lower()
+    codings = value.strip().lower()
     if codings == "chunked":
         return None
     return TransferEncodingError(f"the transfer encoding {codings[:80]!r} is not supported, chunked is")

@@ -111,7 +111,7 @@ async def readable_page(
 
 async def _scan(engine: Engine, lists: Lists, scopes: Scopes, prefix: str, after: str, limit: int) -> ReadablePage:
     work = _Work(scopes)
-    found: list[VisibleStream] = []
+    streams: list[VisibleStream] = []
     for part in _parts(prefix, scopes.prefixes(Action.READ, tables=prefix.startswith(LOG_PREFIX)), after):
         at: str | None = after
         while at is not None:
@@ -119,15 +119,15 @@ async def _scan(engine: Engine, lists: Lists, scopes: Scopes, prefix: str, after
                 page = await engine.page(part, at, work.paths_max)
                 for stream in page.streams:
                     if _is_listed(scopes, stream.path):
-                        found.append(stream)
+                        streams.append(stream)
                     await work.add(1)
-            if len(found) > limit:
-                return ReadablePage(tuple(found[:limit]), found[limit - 1].path)
+            if len(streams) > limit:
+                return ReadablePage(tuple(streams[:limit]), streams[limit - 1].path)
             await work.add(1)
             at = page.next_after
             if at is not None and work.done:
-                return ReadablePage(tuple(found), at, hidden=not found or found[-1].path != at)
-    return ReadablePage(tuple(found), None)
+                return ReadablePage(tuple(streams), at, hidden=not streams or streams[-1].path != at)
+    return ReadablePage(tuple(streams), None)
 
 
 def _is_listed(scopes: Scopes, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Live feeds: responses that follow a stream. A wire adds how slices are encoded.
+"""Live feeds: responses that follow a stream, or several. A wire adds how slices are encoded.
 
 A small slice is one frame, which is written at once and is the same object for all readers. A large slice is written
 in several frames, each when the connection has drained and it is the feed's turn, and nothing else is written before
@@ -11,9 +11,12 @@ from collections.abc import Callable
 
 from headwater.engine.follower import StreamFollower
 from headwater.engine.messages import Ended, Reason, Slice
-from headwater.limits import FRAMES_KEPT
+from headwater.limits import FRAMES_KEPT, SSE_LIFETIME_JITTER
+from headwater.protocol.streams.sse import KEEP_ALIVE
 from headwater.server.http import Frame, Sink
 from headwater.server.service import Service
+
+_KEEP_ALIVE = Frame(KEEP_ALIVE)
 
 
 class LargeFrames:
@@ -36,19 +39,17 @@ class LargeFrames:
         return frame
 
 
-class LiveFeed:
-    """The consumer of a follower, and the feed of a connection."""
+class SliceFeed:
+    """The feed of a connection, which writes slices in frames."""
 
-    __slots__ = ("_follower", "_frames", "_is_over", "_number", "_reason", "_service", "_sink", "_slice", "_waiting")
+    __slots__ = ("_frames", "_is_over", "_number", "_service", "_sink", "_slice", "_waiting")
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._follower: StreamFollower
         self._sink: Sink | None = None
         self._frames: LargeFrames | None = None  # of a slice that is being written
         self._number = 0  # of the next frame
         self._slice: Slice | None = None
-        self._reason: Reason | None = None  # for the end after these frames
         self._waiting = False  # until its turn
         self._is_over = False
 
@@ -63,7 +64,7 @@ class LiveFeed:
 
     def drained(self) -> None:
         if self._frames is None:
-            self._follower.resume()
+            self._resume()
         else:
             self._write_later()
 
@@ -76,32 +77,25 @@ class LiveFeed:
     def cancel(self) -> None:
         self._is_over = True
         self._slice = self._frames = None
-        self._follower.close()
-
-    # From the follower
+        self._close()
 
     @property
-    def ready(self) -> bool:
+    def _has_room(self) -> bool:
         return self._frames is None and self._sink is not None and not self._sink.blocked
-
-    def take(self, piece: Slice) -> bool:
-        raise NotImplementedError
-
-    def ended(self, reason: Reason) -> None:
-        if self._frames is None or reason is Ended.DRAINING:
-            self._end(reason)
-        else:
-            self._reason = reason
 
     # Of a wire
 
     def _begin(self, now_s: float) -> None:
-        """Open the follower."""
+        """Follow what the response is about."""
         raise NotImplementedError
 
-    def _end(self, reason: Reason) -> None:
-        """Write the last frame, if there is one, and finish."""
-        self.finish()
+    def _resume(self) -> None:
+        """The connection has room."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Follow no more."""
+        raise NotImplementedError
 
     # Large slices
 
@@ -131,7 +125,71 @@ class LiveFeed:
             return
         self._slice = self._frames = None
         self._written(piece)
+        self._resume()
+
+
+class LiveFeed(SliceFeed):
+    """The consumer of one follower."""
+
+    __slots__ = ("_follower", "_reason")
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._follower: StreamFollower
+        self._reason: Reason | None = None  # for the end after the frames of a slice
+
+    def _resume(self) -> None:
         if self._reason is not None:
             self._end(self._reason)
         else:
             self._follower.resume()
+
+    def _close(self) -> None:
+        self._follower.close()
+
+    # From the follower
+
+    @property
+    def ready(self) -> bool:
+        return self._has_room
+
+    def take(self, piece: Slice) -> bool:
+        raise NotImplementedError
+
+    def ended(self, reason: Reason) -> None:
+        if self._frames is None or reason is Ended.DRAINING:
+            self._end(reason)
+        else:
+            self._reason = reason
+
+    # Of a wire
+
+    def _end(self, reason: Reason) -> None:
+        """Write the last frame, if there is one, and finish."""
+        self.finish()
+
+
+class EventLifetime:
+    """How long a feed of server-sent events stays open, and when it has been silent for so long that proxies may close
+    it. Feeds that were opened together end one after the other, so that their readers do not reconnect in one wave."""
+
+    __slots__ = ("_keep_alive_s", "_lifetime_s", "_opened_s", "_spoke_s")
+
+    def __init__(self, service: Service) -> None:
+        self._keep_alive_s = service.limits.sse_keep_alive_s
+        self._lifetime_s = service.limits.sse_lifetime_s * (1 - SSE_LIFETIME_JITTER * service.entropy())
+        self._opened_s = self._spoke_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        self._opened_s = self._spoke_s = now_s
+
+    def tick(self, now_s: float, feed: SliceFeed) -> None:
+        """End the feed or write a keep-alive if it is time. Nothing is written between the frames of a slice."""
+        sink = feed._sink
+        if feed._frames is not None:
+            self._spoke_s = now_s
+        elif now_s - self._opened_s >= self._lifetime_s:
+            feed.finish()
+        elif now_s - self._spoke_s >= self._keep_alive_s and sink is not None and not sink.blocked:
+            self._spoke_s = now_s
+            sink.write(_KEEP_ALIVE)

@@ -3,8 +3,9 @@
 | started by | what                                              | stopped by |
 |------------|---------------------------------------------------|------------|
 | `start`    | engine, memory mark                               | `close`    |
-| `start`    | views, keys of issuers                            | `quiet`    |
+| `start`    | views, keys of issuers, subscriptions are loaded  | `quiet`    |
 | `announce` | watched files, Notify, followers of other servers | `quiet`    |
+| `announce` | wakes of subscriptions                            | `quiet`    |
 
 `announce` is separate because Notify and followers tell others the URL of the server, which is known when it listens.
 `quiet` is separate because an edge answers its last requests when nothing new is begun and the engine still works.
@@ -12,7 +13,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.log.quotas import Prefixes, Usage
 from headwater.outbound import open_outbound
+from headwater.server.auth.grants import GrantedCallers
 from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.fencing import Fence
 from headwater.server.following import Followers, FollowPolicy, open_followers
@@ -33,10 +35,12 @@ from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.service import Service
+from headwater.server.subscriptions import Subscriptions
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
 from headwater.server.watching import FileWatcher
 from headwater.store.contract import Store
+from headwater.tasks import in_thread
 
 log = logging.getLogger("headwater.server")
 
@@ -74,6 +78,7 @@ class OpenService:
         views: Views,
         notifier: Notifier,
         followers: Followers,
+        subscriptions: Subscriptions,
     ) -> None:
         self.service = service
         self._watcher = watcher
@@ -81,11 +86,13 @@ class OpenService:
         self._views = views
         self._notifier = notifier
         self._followers = followers
+        self._subscriptions = subscriptions
 
     async def start(self) -> None:
         await self.service.engine.start()
         if self.service.memory is not None:
             self.service.memory.start()
+        await self._subscriptions.start()
         await self._views.start()
         if self._auth is not None:
             self._auth.start()
@@ -97,10 +104,11 @@ class OpenService:
         self._watcher.start()
         await self._notifier.start()
         await self._followers.start()
+        self._subscriptions.begin()
 
     async def quiet(self) -> None:
         """Stop everything that makes requests of its own. The engine goes on."""
-        for part in (self._watcher, self._followers, self._views, self._notifier, self._auth):
+        for part in (self._watcher, self._followers, self._views, self._notifier, self._subscriptions, self._auth):
             if part is not None:
                 await _stop(part)
 
@@ -123,25 +131,23 @@ async def _stop(part: Stoppable) -> None:
 async def open_service(
     options: ServiceOptions, open_store: Callable[[], Store], watcher: FileWatcher | None = None
 ) -> OpenService:
-    """Open the store and start the service over it. If anything fails, nothing is left open."""
+    """Open the store and start the service over it. If it fails or is cancelled, nothing is left open."""
     limits, observer = options.limits, options.observer
     watcher = watcher or FileWatcher(noted=observer.reloaded)
-    auth = None
-    if options.auth is not None:
-        keys = open_outbound(development=options.development, limits=limits)
-        auth = open_authority(options.auth, keys, watcher)
-        auth.token_changed = observer.token_changed
-    store = await asyncio.to_thread(open_store)
-    try:
+    async with contextlib.AsyncExitStack() as undo:
+        auth = None
+        if options.auth is not None:
+            keys = open_outbound(development=options.development, limits=limits)
+            undo.push_async_callback(keys.aclose)
+            auth = open_authority(options.auth, keys, watcher)
+            auth.token_changed = observer.token_changed
+        store = await in_thread(open_store, lambda store: store.close())
+        undo.push_async_callback(store.close)
         opened = _over(options, store, watcher, auth)
-    except BaseException:
-        await store.close()
-        raise
-    try:
+        undo.pop_all()
+        undo.push_async_callback(opened.close)
         await opened.start()
-    except BaseException:
-        await opened.close()
-        raise
+        undo.pop_all()
     return opened
 
 
@@ -153,6 +159,8 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
     outbound = open_outbound(development=options.development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=options.public_url)
     followers = open_followers(engine, options.policy, limits, options.public_url, authority)
+    webhooks = open_outbound(development=options.development, limits=limits)
+    subscriptions = Subscriptions(engine, webhooks, GrantedCallers(authority), public_url=options.public_url)
     active = ActiveViews()
     views = Views(engine, active)
     service = Service(
@@ -161,6 +169,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         notifier,
         active=active,
         followers=followers,
+        subscriptions=subscriptions,
         views=views,
         observer=options.observer,
         authority=authority,
@@ -169,4 +178,4 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         upkeep=Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage),
         places=LivePlaces(usage.prefixes, usage.tokens),
     )
-    return OpenService(service, watcher, auth, views, notifier, followers)
+    return OpenService(service, watcher, auth, views, notifier, followers, subscriptions)

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from headwater.errors import (
+    AlreadyClaimedError,
     ForbiddenError,
     HeadwaterError,
     MethodNotAllowedError,
@@ -31,18 +32,38 @@ _PROBLEM_TYPE = ("content-type", PROBLEM_MEDIA_TYPE)
 _encoder = msgspec.json.Encoder()
 
 
-def problem(error: HeadwaterError, *, close: bool = False) -> Response:
-    body = _encoder.encode(
-        {
-            "type": f"{PROBLEM_TYPE_PREFIX}{error.code}",
-            "title": error.title,
-            "status": error.status,
-            "detail": error.detail or error.title,
-            "retryable": error.retryable,
-        }
-    )
-    found = (_PROBLEM_TYPE, ("cache-control", "no-store"), *_facts(error))
-    return Response(error.status, found, (body,), close=close)
+def problem(error: HeadwaterError, *, close: bool = False, with_code: bool = False) -> Response:
+    """The response to a request that failed. `with_code`: with the member `error` too, as requests to subscriptions."""
+    members = _members(error)
+    if with_code:
+        members["error"] = _coded(error)
+    body = _encoder.encode(members)
+    response_headers = (_PROBLEM_TYPE, ("cache-control", "no-store"), *_facts(error))
+    return Response(error.status, response_headers, (body,), close=close)
+
+
+def problem_document(error: HeadwaterError) -> bytes:
+    return _encoder.encode(_members(error))
+
+
+def _members(error: HeadwaterError) -> dict[str, object]:
+    return {
+        "type": f"{PROBLEM_TYPE_PREFIX}{error.code}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail or error.title,
+        "retryable": error.retryable,
+        **({"stream": error.stream} if error.stream else {}),
+    }
+
+
+def _coded(error: HeadwaterError) -> dict[str, object]:
+    """The member `error` of PROTOCOL.md. Errors for which it has no code have the code of their problem type."""
+    code = error.protocol_code or error.code.upper().replace("-", "_")
+    coded: dict[str, object] = {"code": code, "message": error.detail or error.title}
+    if isinstance(error, AlreadyClaimedError):
+        coded |= {"current_holder": error.holder, "generation": error.generation}
+    return coded
 
 
 def with_request_id(response: Response, request_id: str) -> None:
@@ -53,30 +74,30 @@ def with_request_id(response: Response, request_id: str) -> None:
 
 def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
     """The attributes of an error as headers."""
-    found: list[tuple[str, str]] = []
+    facts: list[tuple[str, str]] = []
     retry_after_s = error.retry_after_s
     if retry_after_s is None and error.status == _UNAVAILABLE:
         retry_after_s = RETRY_AFTER_S
     if retry_after_s is not None:
-        found.append(("retry-after", str(math.ceil(retry_after_s))))
+        facts.append(("retry-after", str(math.ceil(retry_after_s))))
     if isinstance(error, StaleEpochError) and error.epoch is not None:
-        found.append((headers.PRODUCER_EPOCH, str(error.epoch)))
+        facts.append((headers.PRODUCER_EPOCH, str(error.epoch)))
     elif isinstance(error, SequenceGapError) and error.expected is not None:
-        found.append((headers.PRODUCER_EXPECTED_SEQ, str(error.expected)))
-        found.append((headers.PRODUCER_RECEIVED_SEQ, str(error.received)))
+        facts.append((headers.PRODUCER_EXPECTED_SEQ, str(error.expected)))
+        facts.append((headers.PRODUCER_RECEIVED_SEQ, str(error.received)))
     elif isinstance(error, StreamClosedError) and error.tail is not None:
-        found.append((headers.CLOSED, "true"))
-        found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
+        facts.append((headers.CLOSED, "true"))
+        facts.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, TailMovedError) and error.last_seqno is not None:
-        found.append((LAST_SEQNO, str(error.last_seqno)))
+        facts.append((LAST_SEQNO, str(error.last_seqno)))
     elif isinstance(error, TailMovedError) and error.tail is not None:
-        found.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
+        facts.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, MethodNotAllowedError):
-        found.append(("allow", ", ".join(error.allowed)))
+        facts.append(("allow", ", ".join(error.allowed)))
     elif isinstance(error, UnauthorizedError):
-        found.append(("www-authenticate", 'Bearer realm="headwater"'))
+        facts.append(("www-authenticate", 'Bearer realm="headwater"'))
     elif isinstance(error, ForbiddenError):
-        found.append(("www-authenticate", 'Bearer realm="headwater", error="insufficient_scope"'))
+        facts.append(("www-authenticate", 'Bearer realm="headwater", error="insufficient_scope"'))
     elif isinstance(error, UnsupportedEncodingError):
-        found.append(("accept-encoding", encodings.IDENTITY))
-    return found
+        facts.append(("accept-encoding", encodings.IDENTITY))
+    return facts

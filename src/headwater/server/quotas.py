@@ -47,17 +47,17 @@ def parse_quota(text: str) -> PrefixQuota:
 
 def parse_limits(limits: Iterable[str]) -> dict[str, int]:
     """The fields of a quota, from texts as `streams=1000`."""
-    found: dict[str, int] = {}
+    fields: dict[str, int] = {}
     for limit in limits:
         key, _, number = limit.partition("=")
-        if key not in _FIELDS or _FIELDS[key] in found:
+        if key not in _FIELDS or _FIELDS[key] in fields:
             raise ValueError(f"expected each of {', '.join(_FIELDS)} at most once, as streams=1000; got {limit[:80]!r}")
         if not number.isascii() or not number.isdigit() or not number.strip("0"):
             raise ValueError(f"{key} must be a whole number of more than 0, got {number[:40]!r}")
         if len(number) > 19 or int(number) > QUOTA_MAX:
             raise ValueError(f"{key} is at most {QUOTA_MAX}, got {number[:40]}")
-        found[_FIELDS[key]] = int(number)
-    return found
+        fields[_FIELDS[key]] = int(number)
+    return fields
 
 
 class QuotaRates:
@@ -85,18 +85,18 @@ class QuotaRates:
         self._check(path, token)
 
     def _check(self, path: str, token: str) -> list[tuple[str, TokenBuckets]]:
-        now_s, found = self._now_s(), []
+        now_s, buckets = self._now_s(), []
         for quota in (*self._prefixes.of(path), *self._tokens.of(token)):
             if quota.appends_per_s:
                 bucket = self._bucket(quota)
-                found.append((quota.key, bucket))
+                buckets.append((quota.key, bucket))
                 wait_s = bucket.wait_s(quota.key, 1, now_s)
                 if wait_s:
                     raise TooManyRequestsError(
                         f"more than {quota.appends_per_s} appends a second {quota.where}; try again in {wait_s:.3g} s",
                         retry_after_s=wait_s,
                     )
-        return found
+        return buckets
 
     def _bucket(self, quota: Quota) -> TokenBuckets:
         bucket = self._buckets.get(quota.key)
@@ -105,9 +105,10 @@ class QuotaRates:
         return bucket
 
 
-def check_readers(quota: Quota, readers: int) -> None:
-    """Refuse another live reader of a prefix or token that has as many as it may."""
-    if quota.live_readers_max and readers >= quota.live_readers_max:
+def check_readers(quota: Quota, readers: int, more: int = 1) -> None:
+    """Refuse more live readers of a prefix or token than it may have."""
+    if quota.live_readers_max and readers + more > quota.live_readers_max:
+        count = "no more" if more == 1 else f"{more} more, of one connection, not"
         raise TooManyRequestsError(
-            f"{readers} live readers {quota.where} are open, and no more may be", retry_after_s=LIVE_RETRY_AFTER_S
+            f"{readers} live readers {quota.where} are open, and {count} may be", retry_after_s=LIVE_RETRY_AFTER_S
         )

@@ -31,16 +31,16 @@ def _below(reference: str, mount: str, root: str, kind: str) -> str:
 
 
 def parse_integer(query: dict[str, str], name: str, default: int, most: int) -> int:
-    given = query.get(name)
-    if given is None:
+    text = query.get(name)
+    if text is None:
         return default
-    if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or not 1 <= int(given) <= most:
-        raise InvalidQueryError(f"{name} must be from 1 to {most}, got {given[:80]!r}")
-    return int(given)
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
+        raise InvalidQueryError(f"{name} must be from 1 to {most}, got {text[:80]!r}")
+    return int(text)
 
 
 def parse_flag(query: dict[str, str], name: str) -> bool:
-    given = query.get(name, "false")
-    if given not in ("true", "false"):
-        raise InvalidQueryError(f"{name} must be true or false, got {given[:80]!r}")
-    return given == "true"
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidQueryError(f"{name} must be true or false, got {text[:80]!r}")
+    return text == "true"

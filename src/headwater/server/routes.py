@@ -1,8 +1,8 @@
 """The route table: the handler of each method and path.
 
-A template is a path, or a prefix and `{path}`, the path of a stream or table; for a NURL, without its last segment. The
-first template that matches is used. Every route supports `OPTIONS`. Routes for neither streams nor tables, such as `/`
-and health checks, are outside both roots.
+A template is a path, or a prefix and `{path}`, the path of a stream or table; for a NURL, without its last segment. In
+templates of subscriptions `{id}` is one segment. The first template that matches is used. Every route supports
+`OPTIONS`. Routes for neither streams nor tables, such as `/` and health checks, are outside both roots.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ import msgspec
 
 from headwater import __version__
 from headwater.errors import InvalidPathError, UnknownRouteError
-from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATHS_CACHED_MAX, ROUTES_MAX
-from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT, parse_path
+from headwater.limits import (
+    CACHED_TEXT_LENGTH_MAX,
+    COMBINED_FORM_BYTES_MAX,
+    PATHS_CACHED_MAX,
+    ROUTES_MAX,
+    SUBSCRIPTION_BODY_BYTES_MAX,
+)
+from headwater.protocol.streams.paths import LIVE_PATH, RESERVED, STREAM_ROOT, parse_path
+from headwater.protocol.subscriptions.config import parse_id
 from headwater.protocol.tables import paths as tables
 from headwater.server.auth import sign
 from headwater.server.auth.route_rules import (
     ADMIN,
     APPEND,
+    CLAIM,
+    COMBINED,
     CREATE,
     DELETE,
     LISTED,
@@ -30,27 +39,32 @@ from headwater.server.auth.route_rules import (
     READ,
     SERVER,
     SUBSCRIBE,
+    WAKE,
     Rule,
     read_named,
 )
-from headwater.server.following.control import list_followers
 from headwater.server.http import NO_ROUTE, Request, Respond, Response
 from headwater.server.observing import probes
 from headwater.server.observing.top import top
 from headwater.server.observing.usage import usage
 from headwater.server.service import Service
-from headwater.server.streams import control, reads, writes
+from headwater.server.streams import combined, control, reads, writes
 from headwater.server.streams.replies import json_response
+from headwater.server.subscriptions import control as subscriptions
 from headwater.server.tables import control as table_control
 from headwater.server.tables import nurls
 from headwater.server.tables import reads as table_reads
 from headwater.server.tables import writes as table_writes
-from headwater.server.views.control import list_views
+from headwater.server.tables.control import list_followers
+from headwater.server.views.requests import list_views
 
 Write: TypeAlias = Callable[[Service, Request, str, Respond], None]
 Read: TypeAlias = Callable[[Service, Request, str], Awaitable[Response]]
+Check: TypeAlias = Callable[[Service, Request, str], None]
 
 CONTROL_ROOT = f"{STREAM_ROOT}{RESERVED}/"
+SUBSCRIPTION_ROOT = f"{CONTROL_ROOT}subscriptions/"
+SUBSCRIPTION = f"{SUBSCRIPTION_ROOT}{{id}}"
 TABLE_ROOT = tables.TABLE_ROOT
 TABLE_CONTROL_ROOT = f"{TABLE_ROOT}{tables.RESERVED}/"
 NURL_TEMPLATE = f"{TABLE_ROOT}{{path}}/{tables.NOTIFY}"
@@ -65,6 +79,8 @@ class Route(NamedTuple):
     action: Rule  # the access rule
     write: Write | None = None
     read: Read | None = None
+    check: Check | None = None  # of the head, before the body is read, beside the access rule
+    body_bytes_max: int = 0  # of its requests, if that is less than the limit of the server
     number: int = NO_ROUTE  # its index in the table
 
 
@@ -80,6 +96,12 @@ async def index(service: Service, request: Request, _: str) -> Response:
     )
 
 
+def _subscription(action: str, rule: Rule, write: Write, check: Check | None = None) -> Route:
+    """The route of a POST to a subscription."""
+    template = f"{SUBSCRIPTION}/{action}"
+    return Route("POST", template, rule, write=write, check=check, body_bytes_max=SUBSCRIPTION_BODY_BYTES_MAX)
+
+
 _ROUTES = (
     Route("GET", "/", OPEN, read=index),
     Route("GET", "/healthz", OPEN, read=probes.healthz),
@@ -90,9 +112,23 @@ _ROUTES = (
     Route("GET", f"{CONTROL_ROOT}streams", LISTED, read=control.list_streams),
     Route("GET", f"{CONTROL_ROOT}splits", read_named(control.named_stream), read=control.splits),
     Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
+    Route("GET", LIVE_PATH, COMBINED, read=combined.follow),
+    Route("POST", LIVE_PATH, COMBINED, read=combined.follow, body_bytes_max=COMBINED_FORM_BYTES_MAX),
     Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
     Route("GET", f"{CONTROL_ROOT}usage", SERVER, read=usage),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path, sign.named_action), write=sign.sign),
+    Route("GET", f"{CONTROL_ROOT}jwks.json", OPEN, read=subscriptions.jwks),
+    Route("POST", f"{CONTROL_ROOT}rotate-key", SERVER, write=subscriptions.rotate_key),
+    Route("GET", f"{CONTROL_ROOT}subscriptions", LISTED, read=subscriptions.list_all),
+    Route("PUT", SUBSCRIPTION, SUBSCRIBE, write=subscriptions.create, body_bytes_max=SUBSCRIPTION_BODY_BYTES_MAX),
+    Route("GET", SUBSCRIPTION, LISTED, read=subscriptions.show),
+    Route("DELETE", SUBSCRIPTION, SUBSCRIBE, write=subscriptions.delete),
+    _subscription("streams", SUBSCRIBE, subscriptions.add_streams),
+    Route("DELETE", f"{SUBSCRIPTION}/streams/{{path}}", SUBSCRIBE, write=subscriptions.remove_stream),
+    _subscription("callback", WAKE, subscriptions.callback, subscriptions.check_token),
+    _subscription("claim", CLAIM, subscriptions.claim),
+    _subscription("ack", WAKE, subscriptions.ack, subscriptions.check_token),
+    _subscription("release", WAKE, subscriptions.release, subscriptions.check_token),
     Route("PUT", f"{STREAM_ROOT}{{path}}", CREATE, write=writes.create),
     Route("POST", f"{STREAM_ROOT}{{path}}", APPEND, write=writes.append),
     Route("GET", f"{STREAM_ROOT}{{path}}", READ, read=reads.read),
@@ -119,11 +155,15 @@ _FIXED: dict[str, dict[str, Route]] = {}
 _STREAM: dict[str, Route] = {}
 _TABLE: dict[str, Route] = {}
 _NURL: dict[str, Route] = {}
+_SUBSCRIPTION: dict[str, dict[str, Route]] = {}  # by what follows the id
 for _route in ROUTES:
     if _route.template == f"{STREAM_ROOT}{{path}}":
         _STREAM[_route.method] = _route
     elif _route.template == f"{TABLE_ROOT}{{path}}":
         _TABLE[_route.method] = _route
+    elif _route.template.startswith(SUBSCRIPTION):
+        _rest = _route.template.removeprefix(SUBSCRIPTION).removesuffix("{path}")
+        _SUBSCRIPTION.setdefault(_rest, {})[_route.method] = _route
     elif _route.template == NURL_TEMPLATE:
         _NURL[_route.method] = _route
     else:
@@ -147,6 +187,8 @@ def _resolve(path: str) -> Resolved:
     if not path.startswith(STREAM_ROOT):
         raise UnknownRouteError(f"streams are below {STREAM_ROOT}, tables below {TABLE_ROOT}; GET / lists the routes")
     name = path[len(STREAM_ROOT) :]
+    if path.startswith(SUBSCRIPTION_ROOT):
+        return _resolve_subscription(path[len(SUBSCRIPTION_ROOT) :])
     if name == RESERVED or name.startswith(f"{RESERVED}/"):
         known = [template for template in _FIXED if template.startswith(CONTROL_ROOT)]
         raise UnknownRouteError(f"no such control API; there is {', '.join(known)}")
@@ -154,6 +196,16 @@ def _resolve(path: str) -> Resolved:
     if parsed == RESERVED or parsed.startswith(f"{RESERVED}/"):
         raise InvalidPathError(f"paths below {RESERVED} are reserved")
     return Resolved(_STREAM, parsed)
+
+
+def _resolve_subscription(rest: str) -> Resolved:
+    """The path of a subscription, as scopes name it, is `__ds/subscriptions/` and its id."""
+    raw, slash, below = rest.partition("/")
+    action, separator, member = below.partition("/")
+    routes = _SUBSCRIPTION.get(f"{slash}{action}{separator}") if bool(separator) == bool(member) else None
+    if routes is None:
+        raise subscriptions.unknown(rest)
+    return Resolved(routes, f"{subscriptions.PATHS}{parse_id(raw)}")
 
 
 def _resolve_table(name: str) -> Resolved:
@@ -168,12 +220,12 @@ class _Known(dict[str, Resolved]):
     """A cache of resolved paths. Clients choose them, so their number and length are bounded."""
 
     def __missing__(self, path: str) -> Resolved:
-        found = _resolve(path)
+        resolved = _resolve(path)
         if len(path) <= CACHED_TEXT_LENGTH_MAX:
             if len(self) >= PATHS_CACHED_MAX:
                 del self[next(iter(self))]  # the oldest
-            self[path] = found
-        return found
+            self[path] = resolved
+        return resolved
 
 
 resolve: Callable[[str], Resolved] = _Known().__getitem__  # `_resolve` with a cache, without Python code for a hit

@@ -23,6 +23,8 @@ from headwater import limits as bounds
 from headwater.errors import OptionError
 from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.server.activation import address_of, inherited_sockets
+from headwater.server.auth.keys import KeySet
+from headwater.server.auth.rules import load_rules
 from headwater.server.dispatch import Dispatcher
 from headwater.server.fencing import Fence, leased
 from headwater.server.machine import memory_limit
@@ -30,6 +32,7 @@ from headwater.server.memory import choose_memory, fit_memory
 from headwater.server.native import NativeEdge
 from headwater.server.native.tls import expiry_s, load_context
 from headwater.server.observing import Observer
+from headwater.server.observing.queued_log import STDOUT
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.opening import ServiceOptions, open_service
 from headwater.server.settings import Settings
@@ -45,6 +48,7 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - to listen on; they are no
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT. Returns the exit code."""
+    check_files(settings)
     limits = fit_descriptors(settings.limits, raise_descriptor_limit())
     limits = fit_memory(choose_memory(limits, memory_limit()))
     sockets = inherited_sockets(os.environ)
@@ -59,6 +63,17 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _set_up_collection()
     return uvloop.run(_serve_leased(store, settings, ready, sockets))
+
+
+def check_files(settings: Settings) -> None:
+    """Read the files that options name, before anything is opened. Raises OSError, OptionError or ValueError."""
+    if settings.auth is not None:
+        load_rules(settings.auth, lambda _: KeySet())
+    if settings.tls_certificate is not None:
+        load_context(settings.tls_certificate, settings.tls_key)
+    for name, target in (("access log", settings.access_log), ("audit log", settings.audit_log)):
+        if target not in (None, STDOUT) and not Path(target).absolute().parent.is_dir():
+            raise OptionError(f"the {name} {target} cannot be opened: its directory does not exist")
 
 
 def _at_sockets(settings: Settings, sockets: list[socket.socket]) -> Settings:

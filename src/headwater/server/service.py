@@ -13,12 +13,14 @@ from headwater.limits import Limits
 from headwater.server.auth.authority import Authority
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
+from headwater.server.http import Feed
 from headwater.server.listing import Lists
 from headwater.server.live_places import LivePlaces
 from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
+from headwater.server.subscriptions import Subscriptions
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
 from headwater.server.views import Views
@@ -41,10 +43,12 @@ class Service(msgspec.Struct, frozen=True):
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)
     fence: Fence | None = None  # None: the server needs no lease
     memory: MemoryMark | None = None  # None: memory is not limited
+    subscriptions: Subscriptions | None = None  # None: there are none
     views: Views | None = None  # None: views cannot be created
     authority: Authority | None = None  # None: access is not checked
     upkeep: Upkeep = msgspec.field(default_factory=Upkeep)
     observer: Observer = msgspec.field(default_factory=Observer)
+    combined: set[Feed] = msgspec.field(default_factory=set)  # open connections that follow many streams
     tasks: Tasks = msgspec.field(default_factory=Tasks)  # writes in the background
 
     @property

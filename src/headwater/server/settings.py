@@ -221,8 +221,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def _for_others(self) -> list[str]:
         """The options that say that others than the users of this machine reach the server, by itself or a proxy."""
-        found = [] if is_loopback(self.host.lower()) else [f"host {self.host or '(every address)'}"]
-        return found + [name for name in ("auth", "public_url", "trusted_proxy", "allow_host") if getattr(self, name)]
+        options = [] if is_loopback(self.host.lower()) else [f"host {self.host or '(every address)'}"]
+        return options + [name for name in ("auth", "public_url", "trusted_proxy", "allow_host") if getattr(self, name)]
 
 
 # Checks at the start, by the option that an error names.
@@ -270,17 +270,17 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     sources = [] if config is None else [_from_file(config)]
     values: dict[str, Any] = {}
     limits: dict[str, Any] = {}
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for source in (*sources, _from_environment(environment), _from_flags(flags)):
-        given = dict(_converted(source))
-        if "data_dir" in given:  # data_dir overrides `memory` of a source with lower precedence
-            if given.get("memory"):
+        options = dict(_converted(source))
+        if "data_dir" in options:  # data_dir overrides `memory` of a source with lower precedence
+            if options.get("memory"):
                 raise OptionError(f"{source.name_of('memory')} and {source.name_of('data_dir')} exclude each other")
             values.pop("memory", None)
-            found.pop("memory", None)
-        values |= given
+            names.pop("memory", None)
+        values |= options
         limits |= source.limits
-        found |= {name: source.name_of(name) for name in (*given, *(f"limits.{name}" for name in source.limits))}
+        names |= {name: source.name_of(name) for name in (*options, *(f"limits.{name}" for name in source.limits))}
         for name, value in source.limits.items():
             try:
                 set_limits({name: value})
@@ -292,26 +292,26 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         try:
             check(settings)
         except ValueError as error:
-            raise OptionError(f"{found.get(name, name)}: {error}") from None
-    return Loaded(settings, found)
+            raise OptionError(f"{names.get(name, name)}: {error}") from None
+    return Loaded(settings, names)
 
 
 def _from_file(path: Path) -> _Source:
-    given = read_toml(path)
-    check_known(given, OPTIONS, str(path))
-    limits = given.pop("limits", {})
+    options = read_toml(path)
+    check_known(options, OPTIONS, str(path))
+    limits = options.pop("limits", {})
     if not isinstance(limits, dict):
         raise OptionError(f"{path}: limits is a table, [limits], with a line NAME = VALUE for each")
-    return _Source(given, limits, lambda name: f"{path}: {name}")
+    return _Source(options, limits, lambda name: f"{path}: {name}")
 
 
 def _from_environment(environment: Mapping[str, str]) -> _Source:
     """Empty variables count as not set. Lists are separated by commas."""
-    given = {name: environment[variable(name)] for name in OPTIONS if environment.get(variable(name))}
-    given.pop("limits", None)
+    texts = {name: environment[variable(name)] for name in OPTIONS if environment.get(variable(name))}
+    texts.pop("limits", None)
     options = {
         name: [part.strip() for part in text.split(",") if part.strip()] if OPTIONS[name].many else text
-        for name, text in given.items()
+        for name, text in texts.items()
     }
     limits = {name[len(_LIMIT) :].lower(): text for name, text in environment.items() if name.startswith(_LIMIT)}
     return _Source(
@@ -324,13 +324,13 @@ def _from_environment(environment: Mapping[str, str]) -> _Source:
 
 def _from_flags(flags: Mapping[str, Any]) -> _Source:
     """The given flags; the limits are a list of `NAME=VALUE`."""
-    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    options = {name: value for name, value in flags.items() if value is not None and value != []}
     limits = {}
-    for text in given.pop("limits", ()):
+    for text in options.pop("limits", ()):
         name, equals, limits[name] = text.partition("=")
         if not equals:
             raise OptionError(f"--limit: expected NAME=VALUE, got {text!r}")
-    return _Source(given, limits, lambda name: "--limit" if name.startswith("limits") else OPTIONS[name].flag)
+    return _Source(options, limits, lambda name: "--limit" if name.startswith("limits") else OPTIONS[name].flag)
 
 
 def _converted(source: _Source) -> Iterator[tuple[str, Any]]:
@@ -346,17 +346,17 @@ def _converted(source: _Source) -> Iterator[tuple[str, Any]]:
             yield name, msgspec.convert(value, option.type, strict=not source.is_text, dec_hook=_decode)
         except msgspec.ValidationError as error:
             hint = "; Kubernetes sets it for a service of this name: use enableServiceLinks: false"
-            told = hint if source.is_text and str(value).startswith("tcp://") else ""
+            note = hint if source.is_text and str(value).startswith("tcp://") else ""
             expected = str(error).partition(", got")[0] if shown else str(error)
-            raise OptionError(f"{where}: {expected}{shown}{told}") from None
+            raise OptionError(f"{where}: {expected}{shown}{note}") from None
 
 
 def _choices(hint: Any) -> list[str]:
     """The values of a Literal, which may be optional."""
-    found: list[str] = []
+    choices: list[str] = []
     for part in get_args(hint):
-        found += [part] if isinstance(part, str) else _choices(part)
-    return found
+        choices += [part] if isinstance(part, str) else _choices(part)
+    return choices
 
 
 def _decode(kind: type, value: object) -> object:

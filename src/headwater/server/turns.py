@@ -1,13 +1,25 @@
-"""Turns: large responses are written in pieces, so that the event loop can run other tasks in between."""
+"""Turns: large responses are written in pieces, and long loops are interrupted, so that the event loop can run other
+tasks in between."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TypeVar
 
 from headwater.limits import TURNS_S
+
+T = TypeVar("T")
+
+
+async def in_turns(items: Iterable[T], per_turn: int) -> AsyncIterator[T]:
+    """The items, with a turn for other tasks after so many of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % per_turn == 0:
+            await asyncio.sleep(0)
 
 
 class Turns:

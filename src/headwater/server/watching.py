@@ -50,9 +50,9 @@ class Watched(Generic[T]):
     async def look(self, *, anyway: bool = False) -> None:
         """Reload if a file has changed, or if `anyway` is set."""
         try:
-            found = await asyncio.to_thread(self._changed, anyway)
-            if found:
-                self._use(found[0])
+            content = await asyncio.to_thread(self._changed, anyway)
+            if content:
+                self._use(content[0])
                 self.fault, self._unreadable = "", False
                 log.info("%s was reloaded", self.what)
                 self._noted(self.label, "")
@@ -76,10 +76,10 @@ class Watched(Generic[T]):
 
 def _file_print(path: Path) -> tuple[int, ...] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class FileWatcher:
@@ -91,7 +91,7 @@ class FileWatcher:
         self._every_s = every_s
         self._watched: list[Watched[object]] = []
         self._task: asyncio.Task[None] | None = None
-        self._asked = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
     @property
     def watched(self) -> Sequence[Watched[object]]:
@@ -111,17 +111,17 @@ class FileWatcher:
     def reload(self) -> None:
         """Reload everything (SIGHUP)."""
         log.info("told to load again: %s", ", ".join(one.what for one in self._watched) or "there is nothing to load")
-        self._asked.set()
+        self._wakeup.set()
 
     async def _run(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(self._every_s):
-                    await self._asked.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 pass
-            anyway = self._asked.is_set()
-            self._asked.clear()
+            anyway = self._wakeup.is_set()
+            self._wakeup.clear()
             for watched in self._watched:
                 await watched.look(anyway=anyway)
 

@@ -51,19 +51,19 @@ def runs_of(chunks: Iterable[RowChunk]) -> Iterator[list[RowChunk]]:
 
 def joined(chunks: Iterable[RowChunk], request_bytes: int) -> list[RowChunk]:
     """Group chunks into appends: those of one target and one run that fit in a request."""
-    found: list[RowChunk] = []
+    appends: list[RowChunk] = []
     for run in runs_of(chunks):
         last: dict[str, tuple[int, int]] = {}  # by target: index of its last chunk, size of the append so far
         for chunk in run:
             at, size = last.get(chunk.target, (-1, request_bytes))
             size += 1 + chunk.size
             if size + BRACKETS <= request_bytes:
-                found[at] = msgspec.structs.replace(found[at], goes_on=True)
+                appends[at] = msgspec.structs.replace(appends[at], goes_on=True)
             else:
                 size = chunk.size
-            last[chunk.target] = (len(found), size)
-            found.append(chunk)
-    return found
+            last[chunk.target] = (len(appends), size)
+            appends.append(chunk)
+    return appends
 
 
 class Appending:
@@ -105,9 +105,9 @@ class Appending:
         )
         return [rows_in(pieces[chunk.piece], chunk) for chunk in run]
 
-    def _append_run(self, run: list[RowChunk], found: list[bytes]) -> None:
+    def _append_run(self, run: list[RowChunk], contents: list[bytes]) -> None:
         bodies: dict[str, list[bytes]] = {}
-        for chunk, rows in zip(run, found, strict=True):
+        for chunk, rows in zip(run, contents, strict=True):
             begun = self._begun.setdefault(chunk.target, [])
             begun.append(rows)
             if not chunk.goes_on:
@@ -142,8 +142,8 @@ class _Appender:
         self.appended = 0
         self.unsure = False  # whether an append may have been stored although its response was lost
 
-    def append_all(self, found: list[bytes]) -> None:
-        for rows in found:
+    def append_all(self, contents: list[bytes]) -> None:
+        for rows in contents:
             for body in self._target.bodies(rows):
                 self._append(body, ProducerTuple(f"spark-{self._writer}", self._batch, self.appended))
                 self.appended += 1
@@ -154,12 +154,12 @@ class _Appender:
             self._append_or_create(body, producer)
         except HeadwaterError as error:
             self.unsure = not is_final(error)
-            if (told := self._told(error)) is not error:
-                raise told from error
+            if (refusal := self._refusal(error)) is not error:
+                raise refusal from error
             raise
         self.unsure = False
 
-    def _told(self, error: HeadwaterError) -> HeadwaterError:
+    def _refusal(self, error: HeadwaterError) -> HeadwaterError:
         match error:
             case StaleEpochError():
                 return behind(self._name, self._batch, error)

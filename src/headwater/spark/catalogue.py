@@ -13,7 +13,7 @@ from headwater import limits
 from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError, StreamGoneError, StreamNotFoundError
 from headwater.protocol.globs import fixed_part, glob
-from headwater.spark.options import JOURNAL_ROOT, ReadOptions
+from headwater.spark.options import JOURNAL_ROOT, ReadOptions, StateReadOptions
 from headwater.spark.parallel import in_parallel
 from headwater.state.bootstrap import SNAPSHOTS
 
@@ -30,11 +30,11 @@ class NamedStreams:
         """The streams that exist, ordered by path. A stream that is not in the list is requested by itself, because a
         server may list only the streams that a token allows."""
         paths = sorted(wanted)
-        found, until = self._in_list(paths) if self._lists and len(paths) > limits.SPARK_HEADS_MAX else ({}, "")
-        others = [path for path in paths if path not in found and (ask_twice or path > until)]
+        streams, until = self._in_list(paths) if self._lists and len(paths) > limits.SPARK_HEADS_MAX else ({}, "")
+        others = [path for path in paths if path not in streams and (ask_twice or path > until)]
         heads = zip(others, in_parallel(self._head, others), strict=True)
-        found |= {path: info for path, info in heads if info is not None}
-        return dict(sorted(found.items()))
+        streams |= {path: info for path, info in heads if info is not None}
+        return dict(sorted(streams.items()))
 
     def _in_list(self, paths: list[str]) -> tuple[dict[str, StreamInfo], str]:
         """The named streams in a list, and the last path that was searched.
@@ -42,21 +42,21 @@ class NamedStreams:
         If the list has many other streams between them, single requests are cheaper, and the list is not used again.
         """
         wanted, passed = set(paths), 0
-        found: dict[str, StreamInfo] = {}
+        streams: dict[str, StreamInfo] = {}
         try:
             for info in self.listed(_common(paths[0], paths[-1])):
                 if info.path > paths[-1]:
                     break
                 if info.path in wanted:
-                    found[info.path] = info
+                    streams[info.path] = info
                 passed += 1
                 if passed > limits.SPARK_LISTED_PER_NAMED_MAX * len(paths):
                     self._lists = False
-                    return found, info.path
+                    return streams, info.path
         except (RequestError, ProtocolError):
             self._lists = False  # the server has no list, or does not allow it
             return {}, ""
-        return found, paths[-1]
+        return streams, paths[-1]
 
     def listed(self, prefix: str) -> Iterator[StreamInfo]:
         for info in self._client.list(prefix):
@@ -77,16 +77,17 @@ class StreamDirectory(NamedStreams):
     def __init__(self, options: ReadOptions, client: Client) -> None:
         super().__init__(client)
         self._options = options
+        self._dead_letters = options.dead_letter_stream if isinstance(options, StateReadOptions) else None
         self._seen: dict[str, StreamInfo] = {}
 
     def look(self) -> dict[str, StreamInfo]:
         """Every stream of the query with its current tail, ordered by path."""
         if self._options.pattern is not None:
-            found = dict(self._matching(self._options.pattern))
+            streams = dict(self._matching(self._options.pattern))
         else:
-            found = self.named(self._options.streams)
-        self._seen |= found
-        return found
+            streams = self.named(self._options.streams)
+        self._seen |= streams
+        return streams
 
     def seen(self, path: str) -> StreamInfo | None:
         """The last known state of a stream."""
@@ -112,7 +113,7 @@ class StreamDirectory(NamedStreams):
         if pattern is None:
             return path in self._options.streams
         is_data = SNAPSHOTS not in path or SNAPSHOTS in pattern
-        is_ours = path.startswith(f"{JOURNAL_ROOT}/") or path == self._options.dead_letters
+        is_ours = path.startswith(f"{JOURNAL_ROOT}/") or path == self._dead_letters
         return is_data and not is_ours and bool(glob(pattern).fullmatch(path))
 
     def _matching(self, pattern: str) -> Iterator[tuple[str, StreamInfo]]:

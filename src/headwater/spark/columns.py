@@ -15,10 +15,9 @@ from headwater.client import Client, Reader, Stream
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import Position
-from headwater.spark.connection import ConnectionOptions
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
-from headwater.spark.options import KEEPING, BadEvents
+from headwater.spark.options import KEEPING, BadEvents, ReadOptions, StateReadOptions
 from headwater.spark.positions import StreamRange, byte_position
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.snapshots import rows_of, with_needed
@@ -66,9 +65,9 @@ def values_type(schema: str | dict[str, str] | None) -> str:
     return f"STRUCT<{schema}>" if schema else "STRING"
 
 
-def check_schema(given: StructType, columns: dict[str, str]) -> None:
+def check_schema(schema: StructType, columns: dict[str, str]) -> None:
     """Check a user's schema. It may leave out columns, and choose the type of values: text, bytes, or a struct."""
-    for field in given.fields:
+    for field in schema.fields:
         if field.name not in columns:
             raise SchemaError(f"there is no column {field.name}; the columns are {', '.join(columns)}")
         kind = field.dataType
@@ -79,40 +78,23 @@ def check_schema(given: StructType, columns: dict[str, str]) -> None:
         else:
             fits = isinstance(kind, (StringType, BinaryType))
         if not fits:
-            told = f"the column {field.name} cannot be {kind.simpleString()}"
-            raise SchemaError(f"{told}; read it with its own type, then cast it or parse it with from_json")
+            message = f"the column {field.name} cannot be {kind.simpleString()}"
+            raise SchemaError(f"{message}; read it with its own type, then cast it or parse it with from_json")
 
 
 class RangeReader:
     """Reads ranges of streams as Arrow batches of a schema."""
 
-    def __init__(
-        self,
-        connection: ConnectionOptions,
-        client: Client,
-        schema: StructType,
-        *,
-        state: bool,
-        bad_events: BadEvents = BadEvents.FAIL,
-        dead_letters: str | None = None,
-        by_type: bool = False,
-        types: frozenset[str] | None = None,
-        delete_values: bool = False,
-    ) -> None:
-        self._connection = connection
+    def __init__(self, options: ReadOptions, client: Client, schema: StructType) -> None:
+        self._options = options
+        self._state = options if isinstance(options, StateReadOptions) else None
         self._client = client
         self._spark_schema = schema
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._names: list[str] = self._schema.names
-        self._state = state
-        self._time = "append_time" if state else "timestamp"
+        self._time = "append_time" if self._state else "timestamp"
         self._is_timed = self._time in self._names
         self._is_ordered = self._is_timed or "order" in self._names
-        self._bad_events = bad_events
-        self._dead_letters = dead_letters
-        self._by_type = by_type
-        self._types = types  # the types to read, besides control events; None: all
-        self._delete_values = delete_values
 
     def read(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         of = part.snapshot_of
@@ -123,17 +105,7 @@ class RangeReader:
 
     def _with_needed(self) -> RangeReader:
         """A reader that also reads the columns that rows of snapshots need."""
-        return RangeReader(
-            self._connection,
-            self._client,
-            with_needed(self._spark_schema),
-            state=self._state,
-            bad_events=self._bad_events,
-            dead_letters=self._dead_letters,
-            by_type=self._by_type,
-            types=self._types,
-            delete_values=self._delete_values,
-        )
+        return RangeReader(self._options, self._client, with_needed(self._spark_schema))
 
     def _rows(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
@@ -156,28 +128,22 @@ class RangeReader:
     def _is_json(self, part: StreamRange) -> bool:
         if kind_of(part.content_type) is ContentKind.JSON:
             return True
-        if self._state:
+        if self._state is not None:
             raise SchemaError(f"{part.path} is a stream of {part.content_type}; state events are JSON")
         return False
 
     # Streams of messages
 
     def _decoder(self) -> ColumnDecoder:
-        if self._state:
-            return Events(
-                self._spark_schema,
-                by_type=self._by_type,
-                sized=self._is_ordered,
-                types=self._types,
-                delete_values=self._delete_values,
-                messages=self._bad_events is BadEvents.KEEP_MESSAGES,
-            )
+        if self._state is not None:
+            return Events(self._spark_schema, self._state, sized=self._is_ordered)
         return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
 
     def _events(self, part: StreamRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
         times = self._times(part)
-        skipped = SkippedEvents(self._client, part, self._dead_letters, self._fitting())
+        dead_letters = None if self._state is None else self._state.dead_letter_stream
+        skipped = SkippedEvents(self._client, part, dead_letters, self._fitting())
         for payload in self._payloads(part):
             rows = payload.num_rows
             first = max(0, part.start.skip - position)  # read by the previous batch
@@ -187,21 +153,23 @@ class RangeReader:
             if first < rows:
                 kept = payload.slice(first)
                 numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
-                if self._state:
+                if self._state is not None:
                     kept = kept.append_column("position", numbers)
-                    kept = kept if self._types is None else kept.filter(kept.column("wanted"))
-                    kept = self._without_bad(part, kept, skipped)
+                    kept = kept if self._state.types is None else kept.filter(kept.column("wanted"))
+                    kept = self._without_bad(part, kept, skipped, self._state.bad_events)
                 yield position + first, kept
             position += rows
         skipped.finish()
         if position < part.start.skip:
-            told = f"{part.path} has only {position} messages from {part.start.offset} to {part.end.offset}"
-            raise DataLossError(f"{told}, and {part.start.skip} of them were read before")
+            message = f"{part.path} has only {position} messages from {part.start.offset} to {part.end.offset}"
+            raise DataLossError(f"{message}, and {part.start.skip} of them were read before")
 
     def _fitting(self) -> str:
         """The options that decide whether an event is bad, as text."""
         values = [field.json() for field in self._spark_schema.fields if field.name == "value"]
-        return repr((values, self._by_type, self._types and sorted(self._types)))
+        if self._state is None:
+            return repr((values, False, None))
+        return repr((values, self._state.is_by_type, self._state.types and sorted(self._state.types)))
 
     def _payloads(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)
@@ -209,7 +177,7 @@ class RangeReader:
         offset = part.start.offset
         if part.exact and can_fetch(stream.url):
             with contextlib.suppress(OSError, UnexpectedAnswerError, ValueError):
-                for text, after in fetch(self._connection, stream.url, offset, part.end.offset):
+                for text, after in fetch(self._options, stream.url, offset, part.end.offset):
                     payload, offset = decoder.decode_array(text), after
                     yield payload
         if offset != part.end.offset:
@@ -240,23 +208,25 @@ class RangeReader:
         nothing = pa.nulls(payload.num_rows, pa.int64())
         payload = payload.append_column("order", nothing if starts is None else pa.array(starts))
         if self._is_timed:
-            found = nothing if starts is None or times is None else times.column(starts)
-            payload = payload.append_column(self._time, found.cast(self._schema.field(self._time).type))
+            column = nothing if starts is None or times is None else times.column(starts)
+            payload = payload.append_column(self._time, column.cast(self._schema.field(self._time).type))
         return payload
 
-    def _without_bad(self, part: StreamRange, payload: pa.RecordBatch, skipped: SkippedEvents) -> pa.RecordBatch:
-        if self._bad_events in KEEPING:
+    def _without_bad(
+        self, part: StreamRange, payload: pa.RecordBatch, skipped: SkippedEvents, bad_events: BadEvents
+    ) -> pa.RecordBatch:
+        if bad_events in KEEPING:
             return _with_messages(payload)
         bad = payload.column("bad")
         if bad.null_count == len(bad):
             return payload
-        if self._bad_events is not BadEvents.FAIL:
+        if bad_events is not BadEvents.FAIL:
             skipped.add(payload.filter(pc.is_valid(bad)))
             return payload.filter(pc.is_null(bad))
         number = pc.index(pc.is_valid(bad), True).as_py()
         position = payload.column("position")[number].as_py()
-        told = f"{part.path}, message {position} after {part.start.offset}: {bad[number].as_py()}"
-        raise InvalidEventError(told, Position(part.start.offset, position))
+        message = f"{part.path}, message {position} after {part.start.offset}: {bad[number].as_py()}"
+        raise InvalidEventError(message, Position(part.start.offset, position))
 
     # Streams of bytes
 
@@ -317,11 +287,11 @@ class RangeReader:
             whole, held = _whole_text(held + b"".join(_runs_of(reader, _missing_bytes(held))))
             yield position, whole
         if held:
-            told = (
+            message = (
                 f"{part.path}: text ends inside a character at {part.end}, and the rest of it has not been appended yet"
             )
             here = Position(part.start.offset, position)
-            raise MessageError(f"{told}; retry later, or set valueType to binary", here)
+            raise MessageError(f"{message}; retry later, or set valueType to binary", here)
 
 
 def _with_messages(payload: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,67 +8,109 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from headwater import limits
 from headwater.client import Client, Report, Retry, Timeouts
 from headwater.client.transport import tls_context
 from headwater.errors import OptionError
-from headwater.spark.given import GivenOptions
+from headwater.options import about
+from headwater.spark.parsing import FormatOptions
 from headwater.spark.tokens import current_token, is_header_value, new_token
 
 log = logging.getLogger(__name__)
 
-CONNECTION = (
-    "url",
-    "token",
-    "tokenFile",
-    "tokenFunction",
-    "headers",
-    "caFile",
-    "clientCertificate",
-    "clientKey",
-    "connectTimeout",
-    "requestTimeout",
-    "retryTimeout",
-)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING = ("connection", "content-length", "host", "transfer-encoding")
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
-class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Connection settings. Token and headers are never printed."""
+def _token(name: str, text: str) -> str:
+    if not is_header_value(text):
+        raise OptionError("the token must be printable ASCII")
+    return text
 
-    url: str
-    token: str | None = None
-    token_file: str | None = None
-    token_function: str | None = None
-    headers: dict[str, str] = {}
-    ca_file: str | None = None
-    client_certificate: str | None = None
-    client_key: str | None = None
-    connect_s: float
-    answer_s: float
-    retry_s: float
+
+def _function(name: str, text: str) -> str:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise OptionError(f"{name} must be module:function, got {text!r}")
+    return text
+
+
+def _headers(name: str, text: str) -> dict[str, str]:
+    """The error does not show values, which may be secrets."""
+    try:
+        headers = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        raise OptionError(
+            'headers must be JSON such as {"X-Api-Key": "…"}; or set options such as header.X-Api-Key'
+        ) from None
+    return {header.lower(): value for header, value in headers.items()}
+
+
+class ConnectionOptions(FormatOptions, frozen=True, kw_only=True):
+    """Connection settings, which all formats have. Token and headers are never printed."""
+
+    url: Annotated[str, about("The server, or the URL of the stream or table itself.")]
+    token: Annotated[str | None, about("Sent as a bearer token.", parse=_token)] = None
+    token_file: Annotated[
+        str | None,
+        about(
+            "A file that holds the token, on the driver and on every executor. It is read again when it has changed and"
+            " when the server responds with 401, so you can replace the token of a running query."
+        ),
+    ] = None
+    token_function: Annotated[
+        str | None,
+        about(
+            "`module:function`, without arguments, which returns the token. The driver and every executor must be able"
+            " to import it. It is called once in a process, and again when the server responds with 401.",
+            parse=_function,
+        ),
+    ] = None
+    headers: Annotated[
+        dict[str, str],
+        about(
+            'More headers, as JSON: `{"X-Api-Key": "…"}`. Or one option for each header: `header.X-Api-Key`. For a'
+            " scheme other than bearer tokens, set `header.Authorization`.",
+            children="header",
+            parse=_headers,
+        ),
+    ] = {}
+    ca_file: Annotated[
+        str | None,
+        about("A file of authorities (PEM) to trust, and no others. Default: the certificates that Python trusts."),
+    ] = None
+    client_certificate: Annotated[str | None, about("A certificate (PEM) to show to the server.")] = None
+    client_key: Annotated[
+        str | None,
+        about("The key of the certificate, if it is not in the same file. It must not be encrypted."),
+    ] = None
+    connect_timeout: Annotated[Seconds, about("Seconds for a connection.")] = limits.CONNECT_TIMEOUT_S
+    request_timeout: Annotated[Seconds, about("Seconds for a response.")] = limits.ANSWER_TIMEOUT_S
+    retry_timeout: Annotated[
+        Seconds, about("Seconds of consecutive failures, after which a query ends. Each failed attempt is logged.")
+    ] = limits.SPARK_RETRY_S
 
     def __repr__(self) -> str:
-        return f"ConnectionOptions({self.url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("url", self.url)]
 
     def open(self, *, patient: bool = True) -> Client:
-        """A client that gives up after failing for `retry_s`, or after few attempts for checks."""
+        """A client that gives up after failing for `retry_timeout`, or after few attempts for checks."""
         attempts = limits.PRODUCER_INTEGER_MAX if patient else limits.SPARK_CONNECT_ATTEMPTS_MAX
         return Client(
             self.url,
             token=self._token_hook() or self.token,
             headers=self.headers,
             retry=Retry(attempts=attempts, most_s=limits.SPARK_RETRY_MAX_S),
-            timeouts=Timeouts(connect_s=self.connect_s, answer_s=self.answer_s),
-            on_error=_RetryDeadline(self.retry_s).check if patient else None,
+            timeouts=Timeouts(connect_s=self.connect_timeout, answer_s=self.request_timeout),
+            on_error=_RetryDeadline(self.retry_timeout).check if patient else None,
             tls=self.tls(),
         )
 
@@ -90,13 +132,12 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The token function of the client: called for the first token, and again after the server refused one."""
         if self.token_file is None and self.token_function is None:
             return None
-        asked = False
+        is_used = False
 
         def token() -> str:
-            nonlocal asked
-            renewed, asked = asked, True
-            found = new_token if renewed else current_token
-            return found(self.token_file, self.token_function) or ""
+            nonlocal is_used
+            function, is_used = new_token if is_used else current_token, True
+            return function(self.token_file, self.token_function) or ""
 
         return token
 
@@ -117,48 +158,17 @@ class _RetryDeadline:
         log.warning("attempt %d failed, retrying in %.1f s: %s", report.attempt, report.delay_s, report.error)
 
 
-def connection_options(root: str, found: GivenOptions) -> ConnectionOptions:
-    options = ConnectionOptions(
-        url=root,
-        token=found.text("token"),
-        token_file=found.text("tokenFile"),
-        token_function=found.text("tokenFunction"),
-        headers=_headers(found),
-        ca_file=found.text("caFile"),
-        client_certificate=found.text("clientCertificate"),
-        client_key=found.text("clientKey"),
-        connect_s=found.number("connectTimeout", float, limits.CONNECT_TIMEOUT_S),
-        answer_s=found.number("requestTimeout", float, limits.ANSWER_TIMEOUT_S),
-        retry_s=found.number("retryTimeout", float, limits.SPARK_RETRY_S),
-    )
+def check_connection(options: ConnectionOptions) -> None:
+    """Check what concerns several options, once the URL is that of the server."""
     tokens = [options.token, options.token_file, options.token_function, options.headers.get("authorization")]
     if len([token for token in tokens if token is not None]) > 1:
         raise OptionError("set only one of token, tokenFile, tokenFunction and the header authorization")
-    if options.token is not None and not is_header_value(options.token):
-        raise OptionError("the token must be printable ASCII")
-    if options.token_function is not None and not re.fullmatch(r"[\w.]+:[\w.]+", options.token_function):
-        raise OptionError(f"tokenFunction must be module:function, got {options.token_function!r}")
     if options.client_key is not None and options.client_certificate is None:
         raise OptionError("clientKey needs clientCertificate; set both, or set clientCertificate to a file with both")
-    is_tls = bool(options.ca_file or options.client_certificate)
-    if is_tls and not root.startswith("https://"):
+    if (options.ca_file or options.client_certificate) and not options.url.startswith("https://"):
         raise OptionError("caFile and clientCertificate need a url with https")
-    return options
-
-
-def _headers(found: GivenOptions) -> dict[str, str]:
-    """Headers as JSON, or as options `header.NAME`. Errors do not show values, which may be secrets."""
-    given = found.text("headers")
-    try:
-        headers = msgspec.json.decode(given, type=dict[str, str]) if given is not None else {}
-    except msgspec.MsgspecError:
-        raise OptionError(
-            'headers must be JSON such as {"X-Api-Key": "…"}; or set options such as header.X-Api-Key'
-        ) from None
-    headers = {name.lower(): value for name, value in headers.items()} | found.below("header")
-    for name, value in headers.items():
+    for name, value in options.headers.items():
         if not _HEADER.fullmatch(name) or name in _FRAMING:
             raise OptionError(f"the header {name[:80]!r} cannot be set")
         if not is_header_value(value):
             raise OptionError(f"the header {name} must be printable ASCII")
-    return headers

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.protocol.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder, split_messages
+from headwater.spark.options import BadEvents, StateReadOptions
 from headwater.spark.texts import check_text, sizes, text_column, texts
 from headwater.spark.values import TypedDecoder, ValueDecoder
 
@@ -45,28 +46,19 @@ class Values:
 class Events:
     """Messages as state events."""
 
-    def __init__(
-        self,
-        schema: StructType,
-        *,
-        by_type: bool = False,
-        sized: bool = False,
-        types: frozenset[str] | None = None,
-        delete_values: bool = False,
-        messages: bool = False,
-    ) -> None:
+    def __init__(self, schema: StructType, options: StateReadOptions, *, sized: bool = False) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
         self._by_schema: dict[str, ValueDecoder | TypedDecoder] = {}
         for field in schema.fields:
             if isinstance(field.dataType, StructType):
-                decoder = TypedDecoder if by_type and field.name == "value" else ValueDecoder
+                decoder = TypedDecoder if options.is_by_type and field.name == "value" else ValueDecoder
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = sized
-        self._types = types  # the types to decode; None: all
-        self._delete_values = delete_values
-        self._messages = messages  # whether all events have the column `message`, not only bad ones
+        self._options = options
+        self._types = options.types  # the types to decode; None: all
+        self._messages = options.bad_events is BadEvents.KEEP_MESSAGES  # whether all events have the column `message`
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """Columns of events, `size` as in `Values`, `wanted` if types are given, and for bad events `bad` with the
@@ -76,22 +68,23 @@ class Events:
         are_changes = set(map(type, events)) <= {ChangeEvent}  # the usual case, which is decoded faster
         reasons: list[str | None] = [None] * len(events) if are_changes else list(map(_reason, events))
         has_deletes = are_changes and "delete" in set(map(_OPERATION, events))  # only deletes may have no value
-        has_values = not has_deletes or (self._delete_values and UnsetType not in set(map(type, map(_VALUE, events))))
+        keeps_values = self._options.delete_values
+        has_values = not has_deletes or (keeps_values and UnsetType not in set(map(type, map(_VALUE, events))))
         is_plain = are_changes and has_values
         columns = {name: self._column(name, events, reasons, are_changes, is_plain) for name in self._kinds}
-        if self._delete_values and any(reasons):  # the value of a delete never makes it a bad event
+        if keeps_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
-        is_told = self._messages or any(reasons)
-        messages = split_messages(text) if self._sized or is_told else []
+        has_messages = self._messages or any(reasons)
+        messages = split_messages(text) if self._sized or has_messages else []
         if self._sized:
             columns["size"] = pa.array(sizes(messages))
         if self._types is not None:
             columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())
-        if is_told:
+        if has_messages:
             pairs = zip(messages, reasons, strict=True)
-            told = [bytes(message) if self._messages or reason else None for message, reason in pairs]
-            columns["message"] = pa.array(told, pa.binary())
+            originals = [bytes(message) if self._messages or reason else None for message, reason in pairs]
+            columns["message"] = pa.array(originals, pa.binary())
         return pa.RecordBatch.from_pydict(columns)
 
     def _column(
@@ -116,7 +109,7 @@ class Events:
     def _getter(self, name: str, is_plain: bool) -> Any:
         if name == "value" and is_plain:
             return _VALUE
-        return _any_value if name == "value" and self._delete_values else _EVENT_COLUMNS[name]
+        return _any_value if name == "value" and self._options.delete_values else _EVENT_COLUMNS[name]
 
     def _is_wanted(self, event: Any) -> bool:
         """Includes control events, which concern all types, and bad events, which are never left out silently."""

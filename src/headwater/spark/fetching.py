@@ -34,7 +34,7 @@ def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> I
     """Iterate over the responses of a range, with the offset after each. OSError and UnexpectedAnswerError end it."""
     parts = urlsplit(url)
     with _connected(connection, url) as opened:
-        opened.settimeout(connection.answer_s)
+        opened.settimeout(connection.request_timeout)
         answers = _Answers(opened)
         credentials = "".join(f"{name}: {value}\r\n" for name, value in connection.credentials().items())
 
@@ -54,7 +54,7 @@ def fetch(connection: ConnectionOptions, url: str, offset: str, until: str) -> I
 def _connected(connection: ConnectionOptions, url: str) -> socket.socket:
     parts = urlsplit(url)
     is_tls, host = parts.scheme == "https", parts.hostname or ""
-    opened = socket.create_connection((host, parts.port or (443 if is_tls else 80)), connection.connect_s)
+    opened = socket.create_connection((host, parts.port or (443 if is_tls else 80)), connection.connect_timeout)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not is_tls:
         return opened
@@ -78,11 +78,11 @@ class _Answers:
             self._held += self._some(limits.SPARK_HEAD_BYTES_MAX)
         head, _, self._held = self._held.partition(_END)
         status, *lines = head.decode("latin-1").split("\r\n")
-        given = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length, next_offset = given.get("content-length", ""), given.get(headers.NEXT_OFFSET, "")
+        fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length, next_offset = fields.get("content-length", ""), fields.get(headers.NEXT_OFFSET, "")
         if not status.startswith("HTTP/1.1 200 ") or not length.isdigit() or not next_offset:
             raise UnexpectedAnswerError(status)
-        if "content-encoding" in given or given.get("content-type", "").partition(";")[0] != "application/json":
+        if "content-encoding" in fields or fields.get("content-type", "").partition(";")[0] != "application/json":
             raise UnexpectedAnswerError("encoded, or not JSON")
         return int(length), next_offset
 

@@ -61,12 +61,12 @@ def _check(events: DataFrame) -> None:
 def _lives(placed: DataFrame) -> DataFrame:
     """For each incarnation of a stream: its last reset, whether a later incarnation has a reset (`_over`), and where
     later ones start (`_ends`). A stream that is created again starts at 0, a fork at its offset in the source."""
-    found = placed.groupBy("stream", "_life").agg(
+    incarnations = placed.groupBy("stream", "_life").agg(
         F.min("_begin").alias("_begin"),
         F.max(F.when(F.col("control") == "reset", F.col("_place"))).alias("_reset"),
     )
     later = Window.partitionBy("stream").orderBy("_life").rowsBetween(1, Window.unboundedFollowing)
-    return found.select(
+    return incarnations.select(
         "stream",
         "_life",
         "_reset",

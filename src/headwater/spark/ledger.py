@@ -99,11 +99,11 @@ class Ledger:
             first = not self._append_to(self.list_of(batch), framed, ProducerTuple("list", 0, 0)).duplicate
         except BodyTooLargeError as error:
             raise too_large(error) from error
-        found = ours if first else self.found(batch)
-        if found is None:
+        listed = ours if first else self.recorded(batch)
+        if listed is None:
             raise DataLossError(f"{self.list_of(batch).url} was deleted while the batch was published")
-        discard(self._client, {piece.stored_in for piece in ours.pieces} - found.places)  # `found` may be our own list
-        return found, first
+        discard(self._client, {piece.stored_in for piece in ours.pieces} - listed.places)  # `listed` may be `ours`
+        return listed, first
 
     def _in_pieces(self, batch: int, text: bytes) -> list[RowChunk]:
         storage, size = Storage(self._client, place_of(self._writer, batch, 0)), self._request_bytes
@@ -118,7 +118,7 @@ class Ledger:
             stream.create(content_type=BYTES, ttl_s=ttl_s)
             return stream.append_body(body, producer=producer)
 
-    def found(self, batch: int) -> Listed | None:
+    def recorded(self, batch: int) -> Listed | None:
         try:
             text = b"".join(self.list_of(batch).read(type=bytes).all())
         except (StreamNotFoundError, StreamGoneError):
@@ -138,15 +138,15 @@ class Ledger:
 
     def check_same(self, batch: int, listed: Listed, target: str, made_from: str) -> None:
         """Refuse a batch whose number was used for another target or other rows, because its rows would be dropped."""
-        told = f"{self._told(batch)} was recorded in {self.list_of(batch).url}"
+        message = f"{self._label(batch)} was recorded in {self.list_of(batch).url}"
         if listed.target and listed.target != target:
-            raise BatchReusedError(f"{told} for {listed.target}, not for {target}. {self._way_out(batch)}")
+            raise BatchReusedError(f"{message} for {listed.target}, not for {target}. {self._way_out(batch)}")
         kinds = (listed.made_from.partition(" ")[0], made_from.partition(" ")[0])
         if kinds[0] == kinds[1] and listed.made_from != made_from:
             how = f"{_shown(listed.made_from)}, and now has other {kinds[0]}: {_shown(made_from)}"
-            raise BatchReusedError(f"{told} with {how}. {self._way_out(batch)}")
+            raise BatchReusedError(f"{message} with {how}. {self._way_out(batch)}")
 
-    def _told(self, batch: int) -> str:
+    def _label(self, batch: int) -> str:
         if self._keep is Retention.UNTIL_NEXT_BATCH:
             return f"batch {batch} of this query"
         return f"the write with this writeId and the writeVersion {batch}"
@@ -190,8 +190,8 @@ class Ledger:
             discard(self._client, {f"{directory(self._writer, batch)}/list"})
         current = f"{directory(self._writer, batch)}/"
         try:
-            found = [info.path for info in self._client.list(f"{JOURNAL_ROOT}/{self._writer}/")]
-            discard(self._client, {path for path in found if path < current})
+            paths = [info.path for info in self._client.list(f"{JOURNAL_ROOT}/{self._writer}/")]
+            discard(self._client, {path for path in paths if path < current})
         except HeadwaterError:
             with contextlib.suppress(HeadwaterError):
                 self._forget_unlisted(batch)
@@ -217,5 +217,5 @@ def _shown(made_from: str) -> str:
 
 
 def behind(target: str, batch: int, error: StaleEpochError) -> StaleEpochError:
-    told = f"{target} has rows of a later batch than batch {batch} of this query: another run of the query is ahead"
-    return StaleEpochError(f"{told} of this one, or the checkpoint was set back ({error})")
+    message = f"{target} has rows of a later batch than batch {batch} of this query: another run of the query is ahead"
+    return StaleEpochError(f"{message} of this one, or the checkpoint was set back ({error})")

@@ -1,26 +1,48 @@
-"""Parses the options of the formats. Errors say what to write instead."""
+"""The options of the formats `durable-streams` and `stream-state`: a struct for each format and direction.
+
+Names, checks of single values and the table in `docs/reference/spark.md` are made from the fields. Functions check what
+concerns several options. Errors say what to write instead.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from headwater import limits
-from headwater.errors import InvalidHeaderError, InvalidPathError, OptionError
+from headwater.errors import InvalidHeaderError, OptionError
 from headwater.log.content import ContentKind, kind_of
+from headwater.options import about
 from headwater.protocol.streams.headers import parse_instant
-from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
-from headwater.spark.connection import CONNECTION, ConnectionOptions, connection_options
-from headwater.spark.given import GivenOptions
-from headwater.spark.moments import parse_times
+from headwater.protocol.streams.paths import STREAM_ROOT
+from headwater.spark.connection import ConnectionOptions, Seconds, check_connection
+from headwater.spark.parsing import (
+    BATCH_READS,
+    QUERIES,
+    by_name_in,
+    names,
+    parse_options,
+    parse_times,
+    positions,
+    set_options,
+    stream_name,
+    stream_names,
+)
 
 EARLIEST = "earliest"
 LATEST = "latest"
 SNAPSHOT = "snapshot"  # the newest snapshot of each stream, and the events after it
 JOURNAL_ROOT = "_spark"  # internal streams: lists of batches and staged rows
+
+Count: TypeAlias = Annotated[int, Meta(gt=0)]
+Positions: TypeAlias = str | dict[str, str]  # of all streams, or by stream
+Times: TypeAlias = int | dict[str, int]  # in milliseconds since 1970, of all streams or by stream
+W = TypeVar("W", bound="WriteOptions")
 
 
 class BadEvents(enum.Enum):
@@ -29,33 +51,11 @@ class BadEvents(enum.Enum):
     FAIL = "fail"
     SKIP = "skip"
     KEEP = "keep"  # as a row with the reason
-    KEEP_MESSAGES = "keepmessages"  # the same, and all rows have the message
-    DEAD_LETTER = "deadletter"
+    KEEP_MESSAGES = "keepMessages"  # the same, and all rows have the message
+    DEAD_LETTER = "deadLetter"
 
 
 KEEPING = (BadEvents.KEEP, BadEvents.KEEP_MESSAGES)
-
-
-class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: ConnectionOptions
-    streams: tuple[str, ...] = ()
-    pattern: str | None = None
-    starting: str | dict[str, str] = EARLIEST
-    ending: str | dict[str, str] = LATEST
-    starting_ms: int | dict[str, int] | None = None  # instead of offsets
-    ending_ms: int | dict[str, int] | None = None
-    records_max: int | None = None
-    bytes_max: int | None = None
-    partitions_min: int = 1
-    partition_bytes: int = limits.SPARK_PARTITION_BYTES
-    fail_on_data_loss: bool = True
-    binary: bool | None = None  # None: the content types of the streams decide
-    wait_s: float = limits.SPARK_WAIT_S
-    types: frozenset[str] | None = None  # of state events; None: all
-    value_schema: str | dict[str, str] | None = None  # of all values, or by type
-    bad_events: BadEvents = BadEvents.FAIL
-    dead_letters: str | None = None  # the stream that takes bad events
-    delete_values: bool = False  # whether the row of a delete has the value of its event
 
 
 class NonFinite(enum.Enum):
@@ -66,208 +66,354 @@ class NonFinite(enum.Enum):
     TEXT = "text"
 
 
-class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: ConnectionOptions
-    target: str | None = None  # None: the column `stream` has the target of each row
-    is_table: bool = False
-    create_target: bool = True
-    target_ttl_s: int | None = None  # of targets that are created
-    target_expires_at: str | None = None
-    content_type: str | None = None
-    write_id: str | None = None
-    write_version: int = 0
-    check_repeats: bool = True
-    non_finite: NonFinite = NonFinite.FAIL
-    checkpoint: str | None = None  # of the streaming query, if an option names it
-    request_bytes: int = limits.SPARK_REQUEST_BYTES
+# Reading
 
 
-_READ = (
-    *CONNECTION,
-    "stream",
-    "streams",
-    "pattern",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-    "maxRecordsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "maxPartitionBytes",
-    "failOnDataLoss",
-    "longPollTimeout",
-)
-_READ_STREAMS = (*_READ, "valueType")
-_READ_STATE = (*_READ, "types", "valueSchema", "badEvents", "deadLetterStream", "deleteValues")
-_FOR_QUERIES = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "longPollTimeout")
-WRITING = (  # streams and tables alike
-    "createTarget",
-    "targetTtl",
-    "targetExpiresAt",
-    "writeId",
-    "writeVersion",
-    "checkRepeats",
-    "maxRequestBytes",
-)
-_WRITE = (*CONNECTION, "stream", "contentType", *WRITING)
-_WRITE_STATE = (*_WRITE, "nonFiniteNumbers")
-_MEANT = {  # names of the same options in Kafka, Delta and the format stp
-    "assign": "streams",
-    "includeheaders": "the columns of the format stream-state",
-    "kafka.bootstrap.servers": "url",
-    "maxoffsetspertrigger": "maxRecordsPerTrigger",
-    "maxrowspertrigger": "maxRecordsPerTrigger",
-    "numpartitions": "minPartitions",
-    "path": "streams",
-    "startingseqno": "startingOffsets",
-    "startingversion": "startingOffsets",
-    "subscribe": "streams",
-    "subscribepattern": "pattern",
-    "table": "streams, or the format stp",
-    "topic": "streams",
-}
-_MEANT_FOR_WRITES = {
-    "kafka.bootstrap.servers": "url",
-    "path": "stream",
-    "pattern": "stream, or a column stream",
-    "streams": "stream, or a column stream",
-    "table": "stream, or the format stp",
-    "topic": "stream",
-    "txnappid": "writeId",
-    "txnversion": "writeVersion",
-}
+def _starting(name: str, text: str) -> Positions:
+    if text.lower() == SNAPSHOT:
+        raise OptionError(f"{name}=snapshot is for the format stream-state: only state events have snapshots")
+    return positions(EARLIEST, LATEST)(name, text)
 
 
-def read_options(given: Mapping[str, str], *, bounded: bool | None, state: bool = True) -> ReadOptions:
+class SourceOptions(ConnectionOptions, frozen=True, kw_only=True):
+    """Options of all sources."""
+
+    min_partitions: Annotated[Count, about("The minimum number of tasks, if there are enough split points.")] = 1
+    fail_on_data_loss: Annotated[
+        bool,
+        about(
+            "Whether the query fails if a stream or table was deleted, created again or truncated, or if the server was"
+            " [restored](../backup.md#readers-after-a-restore) to a state before the position of the query. The error"
+            " says from which position on data is lost. A stream that was closed and read to its end may be deleted."
+            " With `false`, a stream or table that was created again is read from its beginning, and a named stream may"
+            " be missing."
+        ),
+    ] = True
+    long_poll_timeout: Annotated[Seconds, about("How many seconds a trigger waits for new data.", only=QUERIES)] = (
+        limits.SPARK_WAIT_S
+    )
+
+
+class ReadOptions(SourceOptions, frozen=True, kw_only=True):
+    """Options of sources over streams."""
+
+    meant: ClassVar[Mapping[str, str]] = {  # names of the same options in Kafka, Delta and the format stp
+        "assign": "streams",
+        "includeheaders": "the columns of the format stream-state",
+        "kafka.bootstrap.servers": "url",
+        "maxoffsetspertrigger": "maxRecordsPerTrigger",
+        "maxrowspertrigger": "maxRecordsPerTrigger",
+        "numpartitions": "minPartitions",
+        "path": "streams",
+        "startingseqno": "startingOffsets",
+        "startingversion": "startingOffsets",
+        "subscribe": "streams",
+        "subscribepattern": "pattern",
+        "table": "streams, or the format stp",
+        "topic": "streams",
+    }
+
+    stream: Annotated[tuple[str, ...], about("The same as `streams`.", parse=stream_names)] = ()
+    streams: Annotated[tuple[str, ...], about('Paths, `a,b` or `["a","b"]`.', parse=stream_names)] = ()
+    pattern: Annotated[
+        str | None,
+        about(
+            "Instead of `streams`: a glob over paths. `*` and `?` stay within a segment, `**` does not. New streams"
+            " join at the next trigger, from their beginning. Snapshots of streams (`{path}.snapshots/…`) do not match,"
+            " unless the pattern names `.snapshots/`. Needs a Headwater server (a list of streams)."
+        ),
+    ] = None
+    starting_offsets: Annotated[
+        Positions,
+        about(
+            '`earliest`, `latest`, or JSON by stream: `{"a": "latest", "b": "0000000000000001_0000000000000064"}`;'
+            " `offset+count` skips messages. A stream that is not named begins at `earliest`. Used at the first start"
+            " of a query; later starts use the checkpoint.",
+            parse=_starting,
+        ),
+    ] = EARLIEST
+    starting_timestamp: Annotated[
+        Times | None,
+        about(
+            "Instead of `startingOffsets`: begin with the first record that was appended at or after a time, or at the"
+            " end if there is none. `2026-11-15T08:00:00Z`, milliseconds since 1970, or JSON by stream. One request for"
+            " each stream. Needs a Headwater server ([record times](../protocol.md)).",
+            parse=parse_times,
+        ),
+    ] = None
+    ending_offsets: Annotated[
+        Positions,
+        about("The end, as `startingOffsets`; `latest` or JSON.", only=BATCH_READS, parse=positions(LATEST)),
+    ] = LATEST
+    ending_timestamp: Annotated[
+        Times | None, about("Instead of `endingOffsets`: end before that record.", only=BATCH_READS, parse=parse_times)
+    ] = None
+    max_records_per_trigger: Annotated[
+        Count | None,
+        about(
+            "The most records of a batch, divided so that the streams advance together in append time, see"
+            " [Watermarks](../spark.md#watermarks). To count records, the driver reads them once.",
+            only=QUERIES,
+        ),
+    ] = None
+    max_bytes_per_trigger: Annotated[
+        Count | None,
+        about(
+            "The most bytes of a batch, divided in the same way. To count bytes, the driver sends some requests for"
+            " each stream.",
+            only=QUERIES,
+        ),
+    ] = None
+    max_partition_bytes: Annotated[
+        Count,
+        about("The maximum number of bytes of one stream that one task reads: several tasks read a large stream."),
+    ] = limits.SPARK_PARTITION_BYTES
+
+
+class StreamReadOptions(ReadOptions, frozen=True, kw_only=True):
+    format_name: ClassVar[str] = "durable-streams"
+
+    value_type: Annotated[
+        Literal["string", "binary"] | None,
+        about("`string` or `binary`, the type of `value`. Default: by the content types of the streams."),
+    ] = None
+
+
+def _value_schema(name: str, text: str) -> str | dict[str, str]:
+    expected = f'{name} must be "name STRING, …", or JSON by type: {{"user": "name STRING, …"}}'
+    return by_name_in(text, str, expected) if text.startswith("{") else text
+
+
+class StateReadOptions(ReadOptions, frozen=True, kw_only=True):
+    format_name: ClassVar[str] = "stream-state"
+
+    starting_offsets: Annotated[
+        Positions,
+        about(
+            "As for `durable-streams`. For a batch also `snapshot`: the newest [snapshot](../state.md) of each stream,"
+            " and the events after it.",
+            parse=positions(EARLIEST, LATEST, SNAPSHOT),
+        ),
+    ] = EARLIEST
+    types: Annotated[
+        frozenset[str] | None,
+        about(
+            'Types of events, `a,b` or `["a","b"]`: events of other types are left out and their values are not'
+            " decoded. Control events and bad events stay. Default: all.",
+            parse=names,
+        ),
+    ] = None
+    value_schema: Annotated[
+        str | dict[str, str] | None,
+        about(
+            "The fields of all values: `name STRING, age INT`. Or JSON with the fields of each type,"
+            ' `{"user": "name STRING", "order": "total DOUBLE"}`: then `value` has a field for each type,'
+            " `value.user.name`, and is null for other types. Or an option for each type: `valueSchema.user`; names of"
+            " options are case-insensitive, so a type with capital letters needs the JSON. Without it `value` is JSON"
+            " text.",
+            children="valueSchema",
+            parse=_value_schema,
+        ),
+    ] = None
+    bad_events: Annotated[
+        BadEvents,
+        about(
+            "`fail`: a bad event fails the query, and the error has its position. `skip`: it is left out. `deadLetter`:"
+            " it is left out and appended to `deadLetterStream`. `keep`: it becomes a row. There are two more columns:"
+            " `bad`, the reason, and `message`, its JSON; both are null in other rows. `keepMessages`: the same, and"
+            " all rows have their `message`."
+        ),
+    ] = BadEvents.FAIL
+    dead_letter_stream: Annotated[
+        str | None,
+        about(
+            "The stream for bad events, created if it is missing:"
+            ' `{"stream", "offset", "position", "reason", "message"}`.',
+            parse=stream_name,
+        ),
+    ] = None
+    delete_values: Annotated[
+        bool,
+        about("With `true`, a delete has the `value` of its event, if it fits the schema; otherwise it is null."),
+    ] = False
+
+    @property
+    def is_by_type(self) -> bool:
+        """Whether each type has its own schema."""
+        return isinstance(self.value_schema, dict)
+
+
+def read_options(texts: Mapping[str, str], *, bounded: bool | None, state: bool = True) -> ReadOptions:
     """Parse the options of a source. A batch read may have an end. None: batch or streaming is not known yet."""
-    known = _READ_STATE if state else _READ_STREAMS
-    found = GivenOptions(given, known)
-    found.refuse_unknown(known, _MEANT, *(("valueSchema",) if state else ()))
-    for name in _FOR_QUERIES if bounded else ():
-        if found.text(name) is not None:
-            raise OptionError(f"{name} is for streaming queries; remove it")
-    root, below = _split_url(found.required("url"))
-    streams = tuple(dict.fromkeys(_names(found.text("streams")) + _names(found.text("stream")) + below))
-    pattern = found.text("pattern")
-    if bool(streams) == bool(pattern):
+    options: ReadOptions = parse_options(StateReadOptions if state else StreamReadOptions, texts, bounded=bounded)
+    root, below = _split_url(options.url)
+    streams = tuple(dict.fromkeys((*options.streams, *options.stream, *below)))
+    if bool(streams) == bool(options.pattern):
         raise OptionError("set either streams, a list of paths, or pattern, a glob over paths")
-    for name in ("endingOffsets", "endingTimestamp"):
-        if found.text(name) is not None and bounded is False:
-            raise OptionError(f"{name} is for batch reads: a streaming query has no end")
-    bad_events, dead_letters = _bad_events(found, streams)
-    return ReadOptions(
-        connection=connection_options(root, found),
-        streams=streams,
-        pattern=pattern,
-        starting=_starting(found, streams, bounded=bounded, state=state),
-        ending=_positions("endingOffsets", found.text("endingOffsets") or LATEST, (LATEST,), streams),
-        starting_ms=_times("startingTimestamp", "startingOffsets", found, streams),
-        ending_ms=_times("endingTimestamp", "endingOffsets", found, streams),
-        records_max=found.number("maxRecordsPerTrigger", int, None),
-        bytes_max=found.number("maxBytesPerTrigger", int, None),
-        partitions_min=found.number("minPartitions", int, 1),
-        partition_bytes=found.number("maxPartitionBytes", int, limits.SPARK_PARTITION_BYTES),
-        fail_on_data_loss=found.flag("failOnDataLoss", default=True),
-        binary={None: None, "string": False, "binary": True}[found.choice("valueType", ("string", "binary"))],
-        wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
-        types=_types(found),
-        value_schema=_value_schema(found),
-        bad_events=bad_events,
-        dead_letters=dead_letters,
-        delete_values=found.flag("deleteValues", default=False),
-    )
+    options = msgspec.structs.replace(options, url=root, stream=(), streams=streams)
+    check_connection(options)
+    _check_bounds(options, set_options(texts), bounded=bounded)
+    if isinstance(options, StateReadOptions):
+        _check_dead_letters(options)
+    return options
 
 
-def _value_schema(found: GivenOptions) -> str | dict[str, str] | None:
-    """One schema, or one for each type: as JSON, or as options `valueSchema.TYPE`, which are case-insensitive."""
-    given = found.text("valueSchema")
-    by_type = found.below("valueSchema")
-    if given is not None and given.startswith("{"):
-        try:
-            by_type = {**msgspec.json.decode(given, type=dict[str, str]), **by_type}
-        except msgspec.MsgspecError:
-            raise OptionError(
-                'valueSchema must be "name STRING, …", or JSON by type: {"user": "name STRING, …"}'
-            ) from None
-    elif given is not None and by_type:
-        raise OptionError("set either valueSchema for all types, or valueSchema.type for each type")
-    return by_type or given
+def _check_bounds(options: ReadOptions, texts: Mapping[str, str], *, bounded: bool | None) -> None:
+    if texts.get("startingoffsets", "").lower() == SNAPSHOT and bounded is False:
+        instead = "read the state in a batch, and start the query after it"
+        example = 'with startingOffsets {"stream": "the offset where the batch ended"}'
+        raise OptionError(f"startingOffsets=snapshot is for batch reads: {instead}, {example}")
+    for side in ("starting", "ending"):
+        offsets, timestamp = f"{side}Offsets", f"{side}Timestamp"
+        if {offsets.lower(), timestamp.lower()} <= texts.keys():
+            raise OptionError(f"give {timestamp} or {offsets}, not both")
+    for field in msgspec.structs.fields(options):
+        bound = getattr(options, field.name) if field.name.startswith(("starting_", "ending_")) else None
+        unknown = sorted(bound.keys() - set(options.streams)) if isinstance(bound, dict) and options.streams else []
+        if unknown:
+            raise OptionError(f"{field.encode_name} names {', '.join(unknown)}, which the option streams does not name")
 
 
-def _bad_events(found: GivenOptions, streams: tuple[str, ...]) -> tuple[BadEvents, str | None]:
-    wanted = BadEvents(found.choice("badEvents", ("fail", "skip", "keep", "keepMessages", "deadLetter")) or "fail")
-    named = found.text("deadLetterStream")
-    if (named is not None) != (wanted is BadEvents.DEAD_LETTER):
+def _check_dead_letters(options: StateReadOptions) -> None:
+    stream = options.dead_letter_stream
+    if (stream is not None) != (options.bad_events is BadEvents.DEAD_LETTER):
         raise OptionError("badEvents=deadLetter and deadLetterStream must be set together")
-    target = checked_path(named.strip("/")) if named is not None else None
-    if target in streams:
+    if stream in options.streams:
         raise OptionError(
-            f"{target} cannot be the deadLetterStream, because it is one of the streams that the query reads"
+            f"{stream} cannot be the deadLetterStream, because it is one of the streams that the query reads"
         )
-    return wanted, target
 
 
-def write_options(given: Mapping[str, str], *, state: bool = True) -> WriteOptions:
-    known = _WRITE_STATE if state else _WRITE
-    found = GivenOptions(given, known)
-    found.refuse_unknown(known, _MEANT_FOR_WRITES)
-    root, below = _split_url(found.required("url"))
-    names = list(dict.fromkeys([*below, *filter(None, [found.text("stream")])]))
-    if len(names) > 1:
-        raise OptionError(f"the url names the stream {names[0]!r} and the option stream {names[1]!r}; remove one")
-    content_type = found.text("contentType")
-    if content_type is not None and kind_of(content_type) is ContentKind.BINARY and "/" not in content_type:
-        raise OptionError(f"contentType must be a media type such as application/json, got {content_type!r}")
-    target = checked_path(names[0].strip("/")) if names else None
-    non_finite = NonFinite(found.choice("nonFiniteNumbers", ("null", "fail", "text")) or "fail")
-    return msgspec.structs.replace(writing_to(target, content_type, root, found), non_finite=non_finite)
+# Writing
 
 
-def writing_to(
-    target: str | None, content_type: str | None, root: str, found: GivenOptions, *, is_table: bool = False
-) -> WriteOptions:
-    """Parse the options that sinks for streams and for tables share."""
-    write_id = found.text("writeId")
-    if write_id is not None and not _is_id(write_id):
-        raise OptionError(f"writeId must be at most {limits.SPARK_WRITE_ID_BYTES_MAX} letters, digits and -_.:~")
-    version = found.text("writeVersion") or "0"
-    if not (version.isascii() and version.isdigit() and int(version) <= limits.PRODUCER_INTEGER_MAX):
-        raise OptionError(f"writeVersion must be a number that increases with each write, got {version!r}")
-    if write_id is None and found.text("writeVersion") is not None:
-        raise OptionError("writeVersion needs a writeId")
-    ttl_s, expires_at = _lifetime(found)
-    return WriteOptions(
-        connection=connection_options(root, found),
-        target=target,
-        is_table=is_table,
-        create_target=found.flag("createTarget", default=True),
-        target_ttl_s=ttl_s,
-        target_expires_at=expires_at,
-        content_type=content_type,
-        write_id=write_id,
-        write_version=int(version),
-        check_repeats=found.flag("checkRepeats", default=True),
-        checkpoint=found.text("checkpointLocation"),
-        request_bytes=found.number("maxRequestBytes", int, limits.SPARK_REQUEST_BYTES),
+def _write_id(name: str, text: str) -> str:
+    fits = len(text) <= limits.SPARK_WRITE_ID_BYTES_MAX and text.isascii()
+    if not fits or not text.strip(".") or text.translate(_ID_CHARACTERS):
+        raise OptionError(f"{name} must be at most {limits.SPARK_WRITE_ID_BYTES_MAX} letters, digits and -_.:~")
+    return text
+
+
+_ID_CHARACTERS = str.maketrans("", "", "-_.:~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+
+def _instant(name: str, text: str) -> str:
+    try:
+        parse_instant(name, text)
+    except InvalidHeaderError as error:
+        raise OptionError(f"{error.detail}; an example is 2027-01-31T00:00:00Z") from None
+    return text
+
+
+class WriteOptions(ConnectionOptions, frozen=True, kw_only=True):
+    """Options of all sinks."""
+
+    is_table: ClassVar[bool] = False
+
+    target: str | None = None  # None: the column `stream` has the target of each row
+    content_type: str | None = None
+    create_target: Annotated[bool, about("Whether a missing target is created.")] = True
+    target_ttl: Annotated[Count | None, about("Expiry of a target that is created: seconds after its last use.")] = None
+    target_expires_at: Annotated[
+        str | None,
+        about("Expiry of a target that is created: a time such as `2027-01-31T00:00:00Z`.", parse=_instant),
+    ] = None
+    write_id: Annotated[
+        str | None,
+        about(
+            "For batch writes: writes with the same id to the same target are one write, which is done once. A"
+            " streaming query has its own id, in its checkpoint. Default: a new one.",
+            parse=_write_id,
+        ),
+    ] = None
+    write_version: Annotated[
+        Annotated[int, Meta(ge=0, le=limits.PRODUCER_INTEGER_MAX)],
+        about(
+            "With `writeId`: the number of this write, which must increase. A write that was done is not done again; a"
+            " lower number than the last is an error."
+        ),
+    ] = 0
+    check_repeats: Annotated[
+        bool,
+        about(
+            "Whether a repeated batch number or `writeId` must have the same rows; see"
+            " [Exactly-once writes](../spark.md#exactly-once-writes)."
+        ),
+    ] = True
+    max_request_bytes: Annotated[Count, about("The size of one append; at most the server's `body_bytes_max`.")] = (
+        limits.SPARK_REQUEST_BYTES
     )
+    checkpoint_location: Annotated[
+        str | None,
+        about("Spark's own option of a streaming query. A repeated batch is recognised by the offsets in it."),
+    ] = None
 
 
-def _lifetime(found: GivenOptions) -> tuple[int | None, str | None]:
-    """The lifetime of a created target: a time-to-live after its last use, or a fixed time."""
-    ttl_s, expires_at = found.number("targetTtl", int, None), found.text("targetExpiresAt")
-    if ttl_s is not None and expires_at is not None:
+def _media_type(name: str, text: str) -> str:
+    if kind_of(text) is ContentKind.BINARY and "/" not in text:
+        raise OptionError(f"{name} must be a media type such as application/json, got {text!r}")
+    return text
+
+
+class _StreamWriting(WriteOptions, frozen=True, kw_only=True):
+    meant: ClassVar[Mapping[str, str]] = {
+        "kafka.bootstrap.servers": "url",
+        "path": "stream",
+        "pattern": "stream, or a column stream",
+        "streams": "stream, or a column stream",
+        "table": "stream, or the format stp",
+        "topic": "stream",
+        "txnappid": "writeId",
+        "txnversion": "writeVersion",
+    }
+
+    target: Annotated[
+        str | None,
+        about("The target. Without it, the column `stream` names the target of each row.", parse=stream_name),
+    ] = msgspec.field(default=None, name="stream")
+    content_type: Annotated[
+        str | None, about("Of a target that is created. Default: `application/json`.", parse=_media_type)
+    ] = None
+
+
+class StreamWriteOptions(_StreamWriting, frozen=True, kw_only=True):
+    format_name: ClassVar[str] = "durable-streams"
+
+
+class StateWriteOptions(_StreamWriting, frozen=True, kw_only=True):
+    format_name: ClassVar[str] = "stream-state"
+
+    non_finite_numbers: Annotated[
+        NonFinite,
+        about(
+            "What becomes of `NaN` and infinities, which JSON does not have: the write fails, or they are written as"
+            ' `null` or as `text` (`"NaN"`, `"-Infinity"`).'
+        ),
+    ] = NonFinite.FAIL
+
+
+def write_options(texts: Mapping[str, str], *, state: bool = True) -> WriteOptions:
+    options: WriteOptions = parse_options(StateWriteOptions if state else StreamWriteOptions, texts)
+    root, below = _split_url(options.url)
+    targets = list(dict.fromkeys([*below, *filter(None, [options.target])]))
+    if len(targets) > 1:
+        raise OptionError(f"the url names the stream {targets[0]!r} and the option stream {targets[1]!r}; remove one")
+    return checked_writing(msgspec.structs.replace(options, url=root, target=next(iter(targets), None)), texts)
+
+
+def checked_writing(options: W, texts: Mapping[str, str]) -> W:
+    """Check what concerns several options of a sink for streams or for tables."""
+    check_connection(options)
+    if options.write_id is None and "writeversion" in set_options(texts):
+        raise OptionError("writeVersion needs a writeId")
+    if options.target_ttl is not None and options.target_expires_at is not None:
         raise OptionError(
             "set either targetTtl, which counts from the last use of a target, or targetExpiresAt, a fixed time"
         )
-    if (ttl_s is not None or expires_at is not None) and not found.flag("createTarget", default=True):
+    expires = options.target_ttl is not None or options.target_expires_at is not None
+    if expires and not options.create_target:
         raise OptionError("targetTtl and targetExpiresAt are for created targets, but createTarget is false")
-    if expires_at is not None:
-        try:
-            parse_instant("targetExpiresAt", expires_at)
-        except InvalidHeaderError as error:
-            raise OptionError(f"{error.detail}; an example is 2027-01-31T00:00:00Z") from None
-    return ttl_s, expires_at
+    return options
 
 
 def _split_url(url: str) -> tuple[str, list[str]]:
@@ -283,78 +429,5 @@ def _split_url(url: str) -> tuple[str, list[str]]:
         raise OptionError(f"url must be that of a server, such as http://127.0.0.1:4437, got {shown}")
     if parts.username is not None or parts.password is not None:
         raise OptionError("url must not have credentials, because they would appear in logs; use the option token")
-    server, found, below = f"{url.rstrip('/')}/".partition(STREAM_ROOT)
-    return (server + STREAM_ROOT if found else url, [unquote(below.rstrip("/"))] if below else [])
-
-
-def _types(found: GivenOptions) -> frozenset[str] | None:
-    text = found.text("types")
-    return None if text is None else frozenset(_list("types must be a list of types", text))
-
-
-def _names(text: str | None) -> list[str]:
-    return [] if text is None else stream_names(text)
-
-
-def stream_names(text: str) -> list[str]:
-    """The paths of a list of streams: `a,b`, or JSON."""
-    return [checked_path(name.strip("/")) for name in _list("streams must be a list of paths", text)]
-
-
-def _list(what: str, text: str) -> list[str]:
-    if not text.startswith("["):
-        return [name.strip() for name in text.split(",")]
-    try:
-        return msgspec.json.decode(text, type=list[str])
-    except msgspec.MsgspecError:
-        raise OptionError(f'{what}, a,b or ["a","b"], got {text[:200]}') from None
-
-
-def checked_path(path: str) -> str:
-    """Check the path of a stream. URLs are not allowed, because a token is for one server."""
-    try:
-        parse_path(quote_path(path))
-    except InvalidPathError as error:
-        raise OptionError(f"{path[:200]!r} is not a valid path of a stream: {error}") from None
-    return path
-
-
-def _positions(name: str, text: str, words: tuple[str, ...], streams: tuple[str, ...]) -> str | dict[str, str]:
-    if text.lower() in words:
-        return text.lower()
-    expected = f'{name} must be {" or ".join(words)}, or JSON such as {{"orders": "{LATEST}"}}'
-    try:
-        positions = msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.MsgspecError:
-        raise OptionError(f"{expected}, got {text[:200]}") from None
-    unknown = sorted(positions.keys() - set(streams)) if streams else []
-    if unknown:
-        raise OptionError(f"{name} names {', '.join(unknown)}, which the option streams does not name")
-    return {path.strip("/"): position for path, position in positions.items()}
-
-
-def _starting(
-    found: GivenOptions, streams: tuple[str, ...], *, bounded: bool | None, state: bool
-) -> str | dict[str, str]:
-    given = found.text("startingOffsets") or EARLIEST
-    if given.lower() == SNAPSHOT and not state:
-        raise OptionError("startingOffsets=snapshot is for the format stream-state: only state events have snapshots")
-    if given.lower() == SNAPSHOT and bounded is False:
-        told = "startingOffsets=snapshot is for batch reads: read the state in a batch, and start the query after it"
-        raise OptionError(f'{told}, with startingOffsets {{"stream": "the offset where the batch ended"}}')
-    return _positions("startingOffsets", given, (EARLIEST, LATEST, *((SNAPSHOT,) if state else ())), streams)
-
-
-def _times(name: str, other: str, found: GivenOptions, streams: tuple[str, ...]) -> int | dict[str, int] | None:
-    text = found.text(name)
-    if text is not None and found.text(other) is not None:
-        raise OptionError(f"give {name} or {other}, not both")
-    return None if text is None else parse_times(name, text, streams)
-
-
-def _is_id(text: str) -> bool:
-    fits = len(text) <= limits.SPARK_WRITE_ID_BYTES_MAX and text.isascii()
-    return fits and text.strip(".") != "" and text.translate(_ID_CHARACTERS) == ""
-
-
-_ID_CHARACTERS = str.maketrans("", "", "-_.:~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+    server, root, below = f"{url.rstrip('/')}/".partition(STREAM_ROOT)
+    return (server + root if root else url, [unquote(below.rstrip("/"))] if below else [])

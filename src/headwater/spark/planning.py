@@ -65,25 +65,25 @@ class Planner:
 
     def check(self) -> dict[str, StreamInfo]:
         """The streams at the start of a query. All named streams must exist, unless data loss is accepted."""
-        found = self.tails()
-        missing = [path for path in self._options.streams if path not in found]
+        tails = self.tails()
+        missing = [path for path in self._options.streams if path not in tails]
         if missing and not self._options.fail_on_data_loss:
             log.warning("no stream at %s", ", ".join(missing))
         elif missing:
             error = StreamNotFoundError(f"no stream at {', '.join(missing)}")
-            error.url = self._options.connection.url
+            error.url = self._options.url
             raise error
-        return found
+        return tails
 
-    def resolve(self, wanted: str | dict[str, str], found: Mapping[str, StreamInfo]) -> dict[str, StreamPlace]:
+    def resolve(self, wanted: str | dict[str, str], streams: Mapping[str, StreamInfo]) -> dict[str, StreamPlace]:
         """The positions in startingOffsets or endingOffsets."""
         default = wanted if isinstance(wanted, str) else None
-        given = {} if isinstance(wanted, str) else wanted
-        if self._options.pattern is not None and (unknown := sorted(given.keys() - found.keys())):
+        by_stream = {} if isinstance(wanted, str) else wanted
+        if self._options.pattern is not None and (unknown := sorted(by_stream.keys() - streams.keys())):
             raise OptionError(f"offsets are given for streams that do not exist: {', '.join(unknown)}")
-        other = EARLIEST if wanted is self._options.starting else LATEST
-        places = {path: _place(default or given.get(path, other), info) for path, info in found.items()}
-        in_parallel(lambda path: self._check_place(path, places[path]), sorted(given.keys() & places.keys()))
+        other = EARLIEST if wanted is self._options.starting_offsets else LATEST
+        places = {path: _place(default or by_stream.get(path, other), info) for path, info in streams.items()}
+        in_parallel(lambda path: self._check_place(path, places[path]), sorted(by_stream.keys() & places.keys()))
         return places
 
     def _check_place(self, path: str, place: StreamPlace) -> None:
@@ -117,8 +117,8 @@ class Planner:
         behind = {
             path: (checked.get(path) or self._checked(path, before, end), end) for path, (before, end) in moved.items()
         }
-        if limited and (self._options.records_max or self._options.bytes_max):
-            most = (self._options.records_max, self._options.bytes_max)
+        if limited and (self._options.max_records_per_trigger or self._options.max_bytes_per_trigger):
+            most = (self._options.max_records_per_trigger, self._options.max_bytes_per_trigger)
             return kept | Division(self, behind, most).places()
         return kept | {path: end for path, (_, end) in behind.items()}
 
@@ -151,11 +151,11 @@ class Planner:
     def walk(self, shares: Mapping[str, tuple[StreamPlace, StreamPlace, BatchLimits]]) -> dict[str, Walked]:
         walks = [_Walk(self, path, start, end) for path, (start, end, _) in shares.items()]
         ends = in_parallel(lambda one: one[0].bounded(one[1]), [(w, shares[w.path][2]) for w in walks])
-        found = {}
+        walked = {}
         for walk, end in zip(walks, ends, strict=True):
             tail = shares[walk.path][1]
-            found[walk.path] = Walked(tail if end.is_at(tail) else end, walk.records, walk.bytes, walk.records_in)
-        return found
+            walked[walk.path] = Walked(tail if end.is_at(tail) else end, walk.records, walk.bytes, walk.records_in)
+        return walked
 
     def next_times(self, places: Mapping[str, StreamPlace]) -> dict[str, int] | None:
         """Times are kept for places that were asked for, because most streams stay where they are in a batch."""
@@ -216,12 +216,12 @@ class Planner:
         moved = {path: places for path, places in moved.items() if not _is_empty(*places)}
         self._catalogue.learn(moved)
         parts = self._wanted_parts(moved)
-        found = {path: self._whole_range(path, *moved[path]) for path in moved if parts[path] == 1}
-        asked = [path for path in moved if not found.get(path)]
-        answers = in_parallel(lambda path: list(self._ranges(path, *moved[path], parts[path])), asked)
-        found |= dict(zip(asked, answers, strict=True))
-        ranges = [part for path in moved for part in found[path]]
-        most = max(self._options.partitions_min, limits.SPARK_PARTITIONS_MAX)
+        by_stream = {path: self._whole_range(path, *moved[path]) for path in moved if parts[path] == 1}
+        paths = [path for path in moved if not by_stream.get(path)]
+        answers = in_parallel(lambda path: list(self._ranges(path, *moved[path], parts[path])), paths)
+        by_stream |= dict(zip(paths, answers, strict=True))
+        ranges = [part for path in moved for part in by_stream[path]]
+        most = max(self._options.min_partitions, limits.SPARK_PARTITIONS_MAX)
         if len(ranges) <= most:
             return [[part] for part in ranges]
         return [ranges[len(ranges) * i // most : len(ranges) * (i + 1) // most] for i in range(most)]
@@ -230,7 +230,7 @@ class Planner:
         sizes = {path: _size(*places) for path, places in moved.items()}
         total, options = sum(sizes.values()) or 1, self._options
         return {
-            path: max(math.ceil(size / options.partition_bytes), math.ceil(options.partitions_min * size / total))
+            path: max(math.ceil(size / options.max_partition_bytes), math.ceil(options.min_partitions * size / total))
             for path, size in sizes.items()
         }
 
@@ -290,7 +290,7 @@ class Planner:
             for place in (before, after):
                 if place.end:  # messages after the offset were counted; they may be lost although the offset is not
                     stream.splits(offset=place.offset, until=place.end, parts=1)
-            found = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
+            answer = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
         except (OffsetGoneError, InvalidOffsetError) as error:
             self._report_loss(path, before, str(error))
             return (before, []) if before == EARLIEST_PLACE else self.parts(path, EARLIEST_PLACE, after, wanted)
@@ -304,8 +304,8 @@ class Planner:
         if (
             before.offset == BEGINNING
         ):  # the first offset has the incarnation, which tells a stream from a later one at its path
-            before = StreamPlace(found.offset, before.skip, before.end)
-        return before, found.splits
+            before = StreamPlace(answer.offset, before.skip, before.end)
+        return before, answer.splits
 
     def _extends(self, stream: Stream) -> bool:
         """Whether the server has Headwater's extensions; unknown if the stream does not exist."""
@@ -332,8 +332,8 @@ class Planner:
             return None
         if _bytes_between(place, end) is not None and _size(place, end) <= size:
             return end
-        found = stream.splits(offset=place.offset, until=end.offset, part_bytes=size, limit=1)
-        return StreamPlace(found.splits[0]) if found.splits else StreamPlace(found.until)
+        answer = stream.splits(offset=place.offset, until=end.offset, part_bytes=size, limit=1)
+        return StreamPlace(answer.splits[0]) if answer.splits else StreamPlace(answer.until)
 
     def reader_of(self, path: str, place: StreamPlace, end: StreamPlace, wanted: Any) -> Reader[Any]:
         stream = self._client.stream(path)
@@ -343,12 +343,12 @@ class Planner:
         return kind_of(self._catalogue.find(path).content_type) is ContentKind.JSON
 
     def _report_loss(self, path: str, before: StreamPlace, what: str) -> None:
-        told = f"{path}: unread data after {before} is lost: {what}"
+        message = f"{path}: unread data after {before} is lost: {what}"
         if self._options.fail_on_data_loss:
-            raise DataLossError(told)
-        if told not in self._reported:
-            self._reported.add(told)
-            log.warning("%s", told)
+            raise DataLossError(message)
+        if message not in self._reported:
+            self._reported.add(message)
+            log.warning("%s", message)
 
 
 class _Sizes:

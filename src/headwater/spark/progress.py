@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headwater.client import Client
 from headwater.errors import OptionError
+from headwater.log.json_framing import UNREADABLE
 from headwater.spark.catalogue import NamedStreams
 from headwater.spark.positions import StreamPlace, bytes_between, parse_place
 
@@ -116,18 +117,18 @@ def summary(behind: list[StreamLag]) -> str:
         return "up to date"
     size, rows = sum(each.bytes or 0 for each in late), sum(each.rows or 0 for each in late)
     most = max(late, key=lambda each: (each.bytes or 0, each.rows or 0)).stream
-    told = f"behind by {size:,} bytes, about {rows:,} rows, in {len(late)} of {len(behind)} streams"
-    return told if most is None else f"{told}, most in {most}"
+    message = f"behind by {size:,} bytes, about {rows:,} rows, in {len(late)} of {len(behind)} streams"
+    return message if most is None else f"{message}, most in {most}"
 
 
 def _lag(read: dict[str, StreamPlace], ends: dict[str, StreamPlace], row_bytes: float | None) -> list[StreamLag]:
-    found = []
+    lags = []
     for path, end in ends.items():
         place = read.get(path, StreamPlace())
         size = 0 if place.is_at(end) else bytes_between(place, end)
         rows = 0 if size == 0 else None if size is None or row_bytes is None else max(1, round(size / row_bytes))
-        found.append(StreamLag(path, size, rows))
-    return found
+        lags.append(StreamLag(path, size, rows))
+    return lags
 
 
 def _row_bytes(source: SourceProgress) -> float | None:
@@ -143,13 +144,13 @@ def _row_bytes(source: SourceProgress) -> float | None:
 def _parse(text: str | None) -> Offsets | None:
     """The offset of one of our sources; None for another source."""
     try:
-        found: Any = msgspec.json.decode(text or "null")
-        if isinstance(found, dict) and found.keys() <= {"row", "seqno"} and isinstance(found.get("seqno"), int):
-            seqno: int = found["seqno"]
+        offset: Any = msgspec.json.decode(text or "null")
+        if isinstance(offset, dict) and offset.keys() <= {"row", "seqno"} and isinstance(offset.get("seqno"), int):
+            seqno: int = offset["seqno"]
             return seqno
-        if isinstance(found, dict) and all(isinstance(place, str) for place in found.values()):
-            return {path: parse_place(place) for path, place in found.items()}
-    except (msgspec.MsgspecError, OptionError):
+        if isinstance(offset, dict) and all(isinstance(place, str) for place in offset.values()):
+            return {path: parse_place(place) for path, place in offset.items()}
+    except (OptionError, *UNREADABLE):
         pass
     return None
 

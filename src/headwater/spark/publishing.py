@@ -44,7 +44,7 @@ class Publisher:
         self._writer = writer
         self._keep = keep
         self._missing: Set[str] = frozenset()  # targets that did not exist when they were checked
-        self._ledger = Ledger(client, writer, keep, options.request_bytes)
+        self._ledger = Ledger(client, writer, keep, options.max_request_bytes)
 
     def publish(self, batch: int, parts: Sequence[Sequence[RowChunk]], made_from: str = "") -> None:
         """Append the rows of the tasks, in the order of their partitions.
@@ -59,11 +59,11 @@ class Publisher:
             ours = Listed(chunks, content_type, target=target, made_from=made_from)
             listed, is_ours = self._ledger.agree(batch, ours)
         else:  # a retry without rows still completes the appends of an earlier attempt
-            found = self._ledger.found(batch)
-            if found is None:
+            recorded = self._ledger.recorded(batch)
+            if recorded is None:
                 make_target(self._client, self._options)
                 return
-            listed = found
+            listed = recorded
         try:
             self._ledger.check_same(batch, listed, target, made_from)
         except BatchReusedError:
@@ -77,7 +77,7 @@ class Publisher:
 
     def abandon(self, batch: int, parts: Sequence[Sequence[RowChunk]]) -> None:
         """Delete the staged rows of a failed batch, unless its list exists: then a retry continues with them."""
-        listed = self._ledger.found(batch)
+        listed = self._ledger.recorded(batch)
         needed = listed.places if listed is not None else set()
         discard(self._client, {chunk.stored_in for part in parts for chunk in part} - needed)
 
@@ -85,23 +85,23 @@ class Publisher:
         """The chunks of all tasks, in order. Inline rows are staged first if there are many."""
         chunks = [chunk for part in parts for chunk in part]
         inline = sum(len(chunk.data) for chunk in chunks)
-        if inline and (self._keep is Retention.FOREVER or inline > self._options.request_bytes // 2):
+        if inline and (self._keep is Retention.FOREVER or inline > self._options.max_request_bytes // 2):
             storage, stored = Storage(self._client, place_of(self._writer, batch, 0)), list[RowChunk]()
             for is_inline, group in itertools.groupby(chunks, lambda chunk: bool(chunk.data)):
                 some = list(group)
                 bodies = ((chunk.target, chunk.data) for chunk in some)
-                stored += storage.store_all(bodies, self._options.request_bytes) if is_inline else some
+                stored += storage.store_all(bodies, self._options.max_request_bytes) if is_inline else some
             chunks = stored
-        return joined(chunks, self._options.request_bytes)
+        return joined(chunks, self._options.max_request_bytes)
 
     def _check_targets(self, chunks: list[RowChunk]) -> None:
         """Refuse a batch that a target does not accept, before its list is written."""
         if self._options.target is None:
             targets = dict.fromkeys(chunk.target for chunk in chunks)
-            found = NamedStreams(self._client).named(targets, ask_twice=False)
-            self._missing = targets.keys() - found.keys()
+            streams = NamedStreams(self._client).named(targets, ask_twice=False)
+            self._missing = targets.keys() - streams.keys()
             for target in targets:
-                check_stream(msgspec.structs.replace(self._options, target=target), found.get(target))
+                check_stream(msgspec.structs.replace(self._options, target=target), streams.get(target))
 
     def _append(self, batch: int, listed: Listed, *, has_begun: bool) -> None:
         """Append what is listed. `has_begun`: an earlier attempt may have appended some of it."""
@@ -115,12 +115,12 @@ class Publisher:
             if is_final(error) and not appending.may_have_appended and not has_begun:
                 self._ledger.withdraw(batch, listed)
                 raise
-            told = f"{error}. A part of the batch may have been appended. The whole batch is recorded in"
+            message = f"{error}. A part of the batch may have been appended. The whole batch is recorded in"
             way_out = "a retry appends the rest when the target accepts it"
-            raise PartialWriteError(f"{told} {self._ledger.list_of(batch).url}; {way_out}") from error
+            raise PartialWriteError(f"{message} {self._ledger.list_of(batch).url}; {way_out}") from error
         except StoredRowsGoneError as error:
-            found = self._ledger.found(batch)
-            if found is None or not found.done:  # otherwise another driver committed first
+            recorded = self._ledger.recorded(batch)
+            if recorded is None or not recorded.done:  # otherwise another driver committed first
                 raise DataLossError(str(error)) from error
             return
         self._ledger.mark_done(batch)

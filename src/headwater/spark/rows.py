@@ -48,8 +48,8 @@ class MessageEncoder:
         if state:
             self._check_state()
         elif not isinstance(self._fields.get("value"), (StringType, BinaryType)):
-            found = f"is {self._fields['value'].simpleString()}" if "value" in self._fields else "is missing"
-            raise SchemaError(f"the column value {found}; it must be a string or binary, such as to_json(struct(*))")
+            problem = f"is {self._fields['value'].simpleString()}" if "value" in self._fields else "is missing"
+            raise SchemaError(f"the column value {problem}; it must be a string or binary, such as to_json(struct(*))")
 
     def _check_state(self) -> None:
         if self._kind is not ContentKind.JSON:
@@ -102,8 +102,8 @@ class MessageEncoder:
         nothing = [None] * rows
 
         def cells(name: str) -> list[Any]:
-            found: list[Any] = columns.get(name, nothing)
-            return found
+            column: list[Any] = columns.get(name, nothing)
+            return column
 
         for name in ("value", "old_value"):
             if name in columns:
@@ -114,8 +114,8 @@ class MessageEncoder:
     def _json_cells(self, name: str, cells: list[Any]) -> list[Any]:
         kind = self._fields[name]
         if isinstance(kind, (StringType, BinaryType)):
-            given = pa.array([cell for cell in cells if cell is not None], pa.binary())
-            texts = iter(checked_json(given).to_pylist())
+            messages = pa.array([cell for cell in cells if cell is not None], pa.binary())
+            texts = iter(checked_json(messages).to_pylist())
             return [None if cell is None else msgspec.Raw(next(texts)) for cell in cells]
         if isinstance(kind, VariantType):
             return [None if cell is None else msgspec.Raw(variant_json(cell)) for cell in cells]
@@ -173,13 +173,13 @@ def _event(
 
 def checked_json(messages: pa.Array) -> pa.Array:
     """Check that each message is one JSON text, and strip white space around it."""
-    given = join(messages, b"\0")  # the byte 0 does not occur in JSON
+    joined = join(messages, b"\0")  # the byte 0 does not occur in JSON
     try:
         texts = split_array(b"[%b]" % join(messages, b","))
-        check_text(given)
-        if len(texts) == len(messages) and b"\0".join(texts) == given:
+        check_text(joined)
+        if len(texts) == len(messages) and b"\0".join(texts) == joined:
             return messages
-    except (msgspec.DecodeError, MessageError, RecursionError):
+    except (msgspec.DecodeError, MessageError):
         pass
     return pa.array([_checked_one(number, text) for number, text in enumerate(messages.to_pylist())], pa.binary())
 
@@ -188,7 +188,7 @@ def _checked_one(number: int, text: bytes) -> bytes:
     try:
         [message] = split_array(b"[" + text + b"]")
         text.decode()
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         shown = text[:80].decode(errors="replace")
         raise SchemaError(f"a value is not one JSON text: {shown!r} ({error}); encode strings with to_json") from None
     return bytes(message)

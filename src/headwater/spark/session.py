@@ -39,10 +39,10 @@ def session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the host name of a laptop may not resolve
     builder = SparkSession.builder.appName(name).master(master)
-    given = {**_DEFAULTS, **(config or {})}
-    for key, value in given.items():
+    settings = {**_DEFAULTS, **(config or {})}
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    with python_files(given), compiled_home(master, given):
+    with python_files(settings), compiled_home(master, settings):
         return register(builder.getOrCreate())
 
 

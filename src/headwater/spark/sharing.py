@@ -104,10 +104,10 @@ class Division:
             served, order = order[: max(1, several)], order[max(1, several) :]
             parts = {path: self._bytes_left(path) / total for path in served}
             shares = {path: [one and max(1, int(one * part)) for one in left] for path, part in parts.items()}
-            found = self._streams.walk(
+            step = self._streams.walk(
                 {path: (self._places[path], self._behind[path][1], share) for path, share in shares.items()}
             )
-            for path, one in found.items():
+            for path, one in step.items():
                 fits = all(
                     most is None or used <= most for used, most in zip((one.records, one.size), left, strict=True)
                 )

@@ -54,7 +54,7 @@ class _Writing:
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError("streams and tables are append-only: use mode append")
-        with options.connection.open(patient=self._patient) as client:
+        with options.open(patient=self._patient) as client:
             content_type = check_target_type(client, options)
         self._options = msgspec.structs.replace(options, content_type=content_type)
         self._encoder = encoder(schema, self._options)
@@ -64,9 +64,9 @@ class _Writing:
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         options = self._options
-        with options.connection.open() as client:
+        with options.open() as client:
             place = place_of(writer, batch, partition)
-            gatherer = Gatherer(client, appended_as(options), options.request_bytes, place, summed=self._summed)
+            gatherer = Gatherer(client, appended_as(options), options.max_request_bytes, place, summed=self._summed)
             for rows in iterator:
                 for target, messages in self._encoder.encode(rows):
                     gatherer.add(target, messages)
@@ -78,7 +78,7 @@ class _Writing:
         gathered = _in_order(messages)
         if gathered:
             keep_memory()
-            with self._options.connection.open() as client:
+            with self._options.open() as client:
                 publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                 made_from = self._made_from(gathered, batch)
                 publisher.publish(batch, [message.chunks for message in gathered], made_from)
@@ -90,7 +90,7 @@ class _Writing:
     def _abandon(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         gathered = _in_order(messages)
         if any(message.chunks for message in gathered):
-            with self._options.connection.open(patient=False) as client:
+            with self._options.open(patient=False) as client:
                 try:
                     publisher = Publisher(client, self._options, gathered[0].writer, self._keep)
                     publisher.abandon(batch, [message.chunks for message in gathered])
@@ -99,8 +99,8 @@ class _Writing:
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    found = [message for message in messages if isinstance(message, TaskResult)]
-    return sorted(found, key=lambda message: message.partition)
+    results = [message for message in messages if isinstance(message, TaskResult)]
+    return sorted(results, key=lambda message: message.partition)
 
 
 def _id_for(write_id: str, options: WriteOptions) -> str:
@@ -112,8 +112,8 @@ def _id_for(write_id: str, options: WriteOptions) -> str:
 def offsets_directory(checkpoint: str | None) -> Path | None:
     """The directory with the offsets of a query's batches, if this machine can read it."""
     parts = urlsplit(checkpoint or "")
-    found = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint or "", "offsets")
-    return found if checkpoint and parts.scheme in ("", "file") and found.is_dir() else None
+    directory = Path(unquote(parts.path) if parts.scheme == "file" else checkpoint or "", "offsets")
+    return directory if checkpoint and parts.scheme in ("", "file") and directory.is_dir() else None
 
 
 def offsets_of(directory: Path, batch: int) -> str:
@@ -154,7 +154,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         if options.write_id is not None:
             raise OptionError("writeId is for batch writes: a streaming query has an id in its checkpoint")
         super().__init__(options, schema, encoder, overwrite=overwrite)
-        self._offsets = offsets_directory(options.checkpoint)
+        self._offsets = offsets_directory(options.checkpoint_location)
         self._summed = self._offsets is None and options.check_repeats
 
     def _made_from(self, gathered: list[TaskResult], batch: int) -> str:

@@ -54,8 +54,8 @@ def find_snapshots(options: ReadOptions, client: Client, end: Mapping[str, Strea
         return None
 
     paths = sorted(by_stream.keys() & end.keys())
-    found = zip(paths, in_parallel(newest, paths), strict=True)
-    return {path: snapshot for path, snapshot in found if snapshot is not None}
+    snapshots = zip(paths, in_parallel(newest, paths), strict=True)
+    return {path: snapshot for path, snapshot in snapshots if snapshot is not None}
 
 
 def _has(client: Client, path: str, offset: str) -> bool:
@@ -82,8 +82,8 @@ def partitions(
         begin |= {path: StreamPlace(snapshot.offset), info.path: StreamPlace()}
         stop[info.path] = StreamPlace(info.tail_offset)
         of[info.path] = SnapshotOf(path, snapshot.offset, info.tail_offset)
-    found = planner.partitions(begin, stop)
-    return [[msgspec.structs.replace(part, snapshot_of=of.get(part.path)) for part in ranges] for ranges in found]
+    tasks = planner.partitions(begin, stop)
+    return [[msgspec.structs.replace(part, snapshot_of=of.get(part.path)) for part in ranges] for ranges in tasks]
 
 
 def with_needed(schema: StructType) -> StructType:

@@ -34,35 +34,24 @@ _LOSSES = (StreamNotFoundError, StreamGoneError, OffsetGoneError, InvalidOffsetE
 class _Reading:
     """The work of a task, for batch and streaming. It is pickled, so it holds settings and no open resources."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, *, state: bool) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._state = state
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, TaskInput):
             return  # Spark's own partition, if there is nothing to read
         keep_memory()
-        with self._options.connection.open() as client:
-            reader = RangeReader(
-                self._options.connection,
-                client,
-                self._schema,
-                state=self._state,
-                bad_events=self._options.bad_events,
-                dead_letters=self._options.dead_letters,
-                by_type=isinstance(self._options.value_schema, dict),
-                types=self._options.types,
-                delete_values=self._options.delete_values,
-            )
+        with self._options.open() as client:
+            reader = RangeReader(self._options, client, self._schema)
             for part in partition.ranges:
                 try:
                     yield from reader.read(part)
                 except _LOSSES as error:
-                    told = f"{part.path}: data between {part.start} and {part.end} is lost: {error}"
+                    message = f"{part.path}: data between {part.start} and {part.end} is lost: {error}"
                     if self._options.fail_on_data_loss:
-                        raise DataLossError(told) from error
-                    log.warning("%s", told)
+                        raise DataLossError(message) from error
+                    log.warning("%s", message)
         freeze_imports()
 
 
@@ -72,13 +61,13 @@ class BatchReader(_Reading, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with options.connection.open() as client:
+        with options.open() as client:
             planner = Planner(options, client)
-            found = planner.check()
+            tails = planner.check()
             bounds = Bounds(options, client, planner)
-            start, end = bounds.start(found), bounds.end(found)
+            start, end = bounds.start(tails), bounds.end(tails)
             bounds.check_order(start, end)
-            snapshots = find_snapshots(options, client, end) if options.starting == SNAPSHOT else {}
+            snapshots = find_snapshots(options, client, end) if options.starting_offsets == SNAPSHOT else {}
             return [TaskInput(ranges) for ranges in partitions(planner, start, end, snapshots)]
 
 
@@ -91,10 +80,10 @@ class StreamReader(_Reading, QueryReader["_Driver"]):
         return to_json(Bounds(self._options, here.client, here.planner).start(here.planner.check()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        if self._options.records_max is not None:
-            return ReadMaxRows(self._options.records_max)
-        if self._options.bytes_max is not None:
-            return ReadMaxBytes(self._options.bytes_max)
+        if self._options.max_records_per_trigger is not None:
+            return ReadMaxRows(self._options.max_records_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
@@ -104,7 +93,7 @@ class StreamReader(_Reading, QueryReader["_Driver"]):
         end = to_json(here.planner.advance(from_json(start), ends, limited=limited))
         if end == start and self._final is None:
             growing = {path: info.tail_offset for path, info in ends.items() if not info.closed}
-            here.watcher.wait(growing, self._options.wait_s)
+            here.watcher.wait(growing, self._options.long_poll_timeout)
             end = to_json(here.planner.advance(from_json(start), here.look(), limited=limited))
         return start if end == start else end
 
@@ -112,13 +101,13 @@ class StreamReader(_Reading, QueryReader["_Driver"]):
         return {path: info.tail_offset for path, info in sorted(self._here.seen.items())} or None
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        found = self._here.planner.partitions(from_json(start), from_json(end))
-        return [TaskInput(ranges) for ranges in found]
+        tasks = self._here.planner.partitions(from_json(start), from_json(end))
+        return [TaskInput(ranges) for ranges in tasks]
 
 
 class _Driver:
     def __init__(self, options: ReadOptions) -> None:
-        self.client = options.connection.open()
+        self.client = options.open()
         self.planner = Planner(options, self.client)
         self.watcher = TailWatcher(self.client)
         self.seen: dict[str, StreamInfo] = {}

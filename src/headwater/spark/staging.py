@@ -67,8 +67,8 @@ _SUM_MASK = (1 << 64) - 1
 
 
 def sum_of(contents: Iterable[Content]) -> Content:
-    found = list(contents)
-    return Content(sum(one.rows for one in found), sum(one.total for one in found) & _SUM_MASK)
+    parts = list(contents)
+    return Content(sum(one.rows for one in parts), sum(one.total for one in parts) & _SUM_MASK)
 
 
 class Gatherer:

@@ -38,7 +38,7 @@ class StreamTarget:
 
     def create(self) -> None:
         made = self._options
-        self._stream.create(content_type=self._content_type, ttl_s=made.target_ttl_s, expires_at=made.target_expires_at)
+        self._stream.create(content_type=self._content_type, ttl_s=made.target_ttl, expires_at=made.target_expires_at)
 
     def bodies(self, rows: bytes) -> Iterator[bytes]:
         yield b"[" + rows + b"]" if kind_of(self._content_type) is ContentKind.JSON else rows
@@ -58,7 +58,7 @@ class TableTarget:
             schema=self._type.schema,
             version=self._type.version,
             escape=self._type.escape,
-            ttl_s=self._options.target_ttl_s,
+            ttl_s=self._options.target_ttl,
             expires_at=self._options.target_expires_at,
         )
 
@@ -103,30 +103,30 @@ def _type_of_stream(client: Client, options: WriteOptions) -> str:
         return check_stream(options, None)
 
 
-def check_stream(options: WriteOptions, found: StreamInfo | None) -> str:
+def check_stream(options: WriteOptions, stream: StreamInfo | None) -> str:
     """The content type of a target stream; None if it does not exist."""
-    if found is None:
+    if stream is None:
         _check_creatable(options)
         return options.content_type or _JSON
-    if found.closed:
+    if stream.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
-    if options.content_type is not None and kind_of(options.content_type) is not kind_of(found.content_type):
-        raise ContentTypeError(f"the target {options.target} is {found.content_type}, not {options.content_type}")
-    return found.content_type
+    if options.content_type is not None and kind_of(options.content_type) is not kind_of(stream.content_type):
+        raise ContentTypeError(f"the target {options.target} is {stream.content_type}, not {options.content_type}")
+    return stream.content_type
 
 
 def _type_of_table(client: Client, options: WriteOptions) -> str:
     """Check the type of a target table. `options.content_type` has only the properties that the options require."""
     table = client.table(options.target or "")
     try:
-        found = table.info()
+        info = table.info()
     except StreamNotFoundError:
         _check_creatable(options)
         wanted = parse_table_type(options.content_type)
         return format_table_type(wanted)
-    if found.closed:
+    if info.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
-    if not found.gapless:
+    if not info.gapless:
         raise SchemaError(
             f"the target {options.target} is a mirror and accepts no rows; write to the table that it mirrors"
         )

@@ -24,20 +24,20 @@ def text_column(text: bytes | bytearray) -> pa.Array:
     return texts(messages)
 
 
-def texts(found: Sequence[msgspec.Raw | None]) -> pa.Array:
+def texts(messages: Sequence[msgspec.Raw | None]) -> pa.Array:
     """JSON texts as a column."""
-    if not found:
+    if not messages:
         return pa.array([], pa.string())
-    has_nulls = type(None) in set(map(type, found))
-    joined = b"\0".join([b"" if text is None else text for text in found] if has_nulls else found)  # type: ignore[arg-type]
+    has_nulls = type(None) in set(map(type, messages))
+    joined = b"\0".join([b"" if text is None else text for text in messages] if has_nulls else messages)  # type: ignore[arg-type]
     whole = pa.StringArray.from_buffers(1, _span(len(joined)), pa.py_buffer(joined))
     column = pc.split_pattern(whole, "\0").values
     return pc.if_else(pc.equal(pc.binary_length(column), 0), None, column) if has_nulls else column
 
 
-def sizes(found: Sequence[msgspec.Raw] | Sequence[bytes]) -> npt.NDArray[np.int64]:
+def sizes(messages: Sequence[msgspec.Raw] | Sequence[bytes]) -> npt.NDArray[np.int64]:
     """The size of each text in bytes, including a separator."""
-    joined = b"\0".join([*found, b""])
+    joined = b"\0".join([*messages, b""])
     ends = np.flatnonzero(np.frombuffer(joined, np.uint8) == 0)
     return np.diff(ends, prepend=-1)
 

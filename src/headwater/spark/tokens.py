@@ -46,10 +46,10 @@ def is_header_value(text: str) -> bool:
 
 def _version(file: str) -> tuple[int, int, int]:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError as error:
         raise OptionError(f"tokenFile {file} cannot be read: {error.strerror}") from None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _read(file: str) -> str:
@@ -65,10 +65,10 @@ def _read(file: str) -> str:
 def _called(function: str) -> str:
     module, _, name = function.partition(":")
     try:
-        found = operator.attrgetter(name)(importlib.import_module(module))
+        provider = operator.attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise OptionError(f"tokenFunction {function} cannot be imported here: {error}") from None
-    token = found()
+    token = provider()
     if not isinstance(token, str) or not token or not is_header_value(token):
         raise OptionError(f"tokenFunction {function} must return a token of printable ASCII")
     return token

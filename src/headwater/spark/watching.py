@@ -33,9 +33,9 @@ class TailWatcher:
             for place in places - self._watched - self._past:
                 self._watched.add(place)
                 threading.Thread(target=self._watch, args=place, daemon=True).start()
-            found = self._changed.wait_for(lambda: bool(self._past & places), timeout_s)
+            has_changed = self._changed.wait_for(lambda: bool(self._past & places), timeout_s)
             self._past -= places  # reported now; the others are watched again
-            return found
+            return has_changed
 
     def _watch(self, path: str, offset: str) -> None:
         """Watch one stream until it has new data or a request fails. The waiting trigger then checks the stream."""

@@ -21,12 +21,11 @@ from headwater.state.materialized import MaterializedState
 from headwater.state.queries import Query
 from headwater.state.schemas import Schema, schema_of
 from headwater.state.sync import StreamDB
-from headwater.state.tables import Change, Table
+from headwater.state.tables import StateChange, StateTable
 
 __all__ = [
     "AsyncStreamDB",
     "BadEvent",
-    "Change",
     "ChangeEvent",
     "ChangeHeaders",
     "Collection",
@@ -38,10 +37,11 @@ __all__ = [
     "Preloaded",
     "Query",
     "Schema",
+    "StateChange",
     "StateDefinition",
     "StateEvent",
+    "StateTable",
     "StreamDB",
-    "Table",
     "Transaction",
     "control_event",
     "decode_events",

@@ -50,8 +50,8 @@ def snapshot_path(path: str, offset: str) -> str:
 def newest_first(infos: Iterable[StreamInfo], path: str) -> list[tuple[str, str]]:
     """Path and offset of every closed snapshot of a stream. Offsets sort as text."""
     prefix = f"{path}{SNAPSHOTS}"
-    found = [(info.path.removeprefix(prefix), info.path) for info in infos if info.closed]
-    return [(name, offset) for offset, name in sorted(found, reverse=True) if "/" not in offset]
+    snapshots = [(info.path.removeprefix(prefix), info.path) for info in infos if info.closed]
+    return [(name, offset) for offset, name in sorted(snapshots, reverse=True) if "/" not in offset]
 
 
 class RawState:
@@ -115,8 +115,8 @@ class SnapshotFold:
 
         In that case the state has the previous valid value, if there is one, and only the stream itself has it.
         """
-        found = {name: self.state.texts.get(made.type, {}) for name, made in definition.items()}
-        return found if self.is_whole and fits(definition, found) else None
+        texts = {name: self.state.texts.get(collection.type, {}) for name, collection in definition.items()}
+        return texts if self.is_whole and fits(definition, texts) else None
 
 
 def fits(definition: StateDefinition, texts: Mapping[str, Mapping[str, bytes]]) -> bool:

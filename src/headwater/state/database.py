@@ -20,7 +20,7 @@ from headwater.errors import InvalidEventError, SchemaMismatchError
 from headwater.positions import Position
 from headwater.protocol.state.events import BadEvent, ChangeEvent, ChangeHeaders, ControlEvent, plain
 from headwater.state.definitions import Collection, StateDefinition
-from headwater.state.tables import GONE, Change, OnBatch, OnChange, Table, told
+from headwater.state.tables import GONE, OnBatch, OnChange, StateChange, StateTable, call_watcher
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Transaction:
 class TransactionTable:
     """A collection inside a transaction. Changes are visible at once."""
 
-    def __init__(self, transaction: Transaction, table: Table[Any]) -> None:
+    def __init__(self, transaction: Transaction, table: StateTable[Any]) -> None:
         self._transaction = transaction
         self._table = table
 
@@ -116,7 +116,7 @@ class _Stage:
 
     def __init__(self) -> None:
         self.is_reset = False
-        self.steps: list[tuple[Table[Any], str, Any, Any, ChangeHeaders]] = []
+        self.steps: list[tuple[StateTable[Any], str, Any, Any, ChangeHeaders]] = []
         self.txids: dict[str, None] = {}
         self.events = self.controls = self.ignored = 0
         self.bad: list[str] = []
@@ -138,9 +138,9 @@ class Database:
             raise ValueError(f"on_bad_event is 'log', 'raise', 'skip' or a function, not {on_bad_event!r}")
         self.lock = lock or contextlib.nullcontext()
         self.read_lock = read_lock or self.lock  # it may refuse a read
-        self._changes: list[Change[Any]] = []
-        self.tables: dict[str, Table[Any]] = {
-            name: Table(name, made, self.read_lock, self._changes) for name, made in definition.items()
+        self._changes: list[StateChange[Any]] = []
+        self.tables: dict[str, StateTable[Any]] = {
+            name: StateTable(name, made, self.read_lock, self._changes) for name, made in definition.items()
         }
         self.counts = Counts()
         self._not_events = 0  # messages
@@ -219,7 +219,7 @@ class Database:
             self._remember(stage.txids)
             self._tell()
 
-    def _change(self, table: Table[Any], event: ChangeEvent[Any]) -> None:
+    def _change(self, table: StateTable[Any], event: ChangeEvent[Any]) -> None:
         key, text, headers = event.key, event.value, event.headers
         value: Any = GONE
         if headers.operation != "delete":
@@ -322,7 +322,7 @@ class Database:
                 for change in changes:
                     self.tables[change.collection].tell(change)
                 for watcher in tuple(self._watchers):
-                    told(watcher, changes)
+                    call_watcher(watcher, changes)
         finally:
             self._is_telling = False
 
@@ -372,7 +372,7 @@ class Database:
         transaction = self._transactions[txid] = Transaction(self, txid)
         return transaction
 
-    def show_optimistic(self, transaction: Transaction, table: Table[Any], key: str, value: Any) -> None:
+    def show_optimistic(self, transaction: Transaction, table: StateTable[Any], key: str, value: Any) -> None:
         with self.lock:
             if self._transactions.get(transaction.txid) is not transaction:
                 raise RuntimeError("the transaction has ended: it was confirmed through the stream, or failed")

@@ -16,7 +16,7 @@ from headwater.protocol.state.events import ChangeEvent, ChangeHeaders, Operatio
 from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of, unknown_fields
 
 if TYPE_CHECKING:
-    from headwater.state.tables import Table
+    from headwater.state.tables import StateTable
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"-?[1-9][0-9]{0,18}|0")
 class StateHolder:
     """A class of databases. Attributes of it that are collections stand for the tables in an instance."""
 
-    def table(self, collection: Collection[T]) -> Table[T]:
+    def table(self, collection: Collection[T]) -> StateTable[T]:
         """Return a collection by its definition. Unlike `db.name`, it is typed for type checkers."""
         raise NotImplementedError
 
@@ -86,7 +86,7 @@ class Collection(Generic[T]):
     def __get__(self, instance: None, owner: Any) -> Collection[T]: ...
 
     @overload
-    def __get__(self, instance: StateHolder, owner: Any) -> Table[T]: ...
+    def __get__(self, instance: StateHolder, owner: Any) -> StateTable[T]: ...
 
     @overload
     def __get__(self, instance: object, owner: Any) -> Collection[T]: ...
@@ -148,13 +148,13 @@ class Collection(Generic[T]):
         headers: Mapping[str, Any] | None = None,
     ) -> ChangeEvent[Any]:
         """Return an event that deletes an entity, given its key or its old value."""
-        found = self.key_of(old_value) if key is None and old_value is not UNSET else _key_text(key)
+        key_text = self.key_of(old_value) if key is None and old_value is not UNSET else _key_text(key)
         if old_value is not UNSET:
-            self.checked(old_value, "delete, old value", found)
-        if not found:
+            self.checked(old_value, "delete, old value", key_text)
+        if not key_text:
             raise ValueError(f"{self.type} delete: give a key or an old_value with a non-empty {self.key!r}")
-        made = _headers("delete", txid, timestamp, headers)
-        return ChangeEvent(type=self.type, key=found, old_value=old_value, headers=made)
+        event_headers = _headers("delete", txid, timestamp, headers)
+        return ChangeEvent(type=self.type, key=key_text, old_value=old_value, headers=event_headers)
 
     def row(self, key: str, text: bytes | msgspec.Raw) -> T:
         """Decode a value with the schema, with the event's key as its primary key.
@@ -168,10 +168,10 @@ class Collection(Generic[T]):
             with contextlib.suppress(Exception):
                 return self._with_key(key, text)
             raise error from None
-        found = row.get(self.key) if isinstance(row, dict) else getattr(row, self.key, key)
-        if found == key:
+        own_key = row.get(self.key) if isinstance(row, dict) else getattr(row, self.key, key)
+        if own_key == key:
             return row
-        if str(found) == key and not isinstance(found, bool):
+        if str(own_key) == key and not isinstance(own_key, bool):
             return row
         if self._takes_anything and isinstance(row, dict):
             row[self.key] = key
@@ -204,19 +204,19 @@ class Collection(Generic[T]):
 
     def key_of(self, value: Any) -> str | None:
         """The primary key of a value as text; None if it has none."""
-        found = value.get(self.key) if isinstance(value, Mapping) else getattr(value, self.key, None)
-        return _key_text(found)
+        key = value.get(self.key) if isinstance(value, Mapping) else getattr(value, self.key, None)
+        return _key_text(key)
 
     def _change(
         self, operation: Operation, value: Any, key: str | None, headers: ChangeHeaders, old_value: Any = UNSET
     ) -> ChangeEvent[Any]:
-        found = _key_text(key) if key is not None else self.key_of(value)
-        self.checked(value, operation, found)
+        key_text = _key_text(key) if key is not None else self.key_of(value)
+        self.checked(value, operation, key_text)
         if old_value is not UNSET:
-            self.checked(old_value, f"{operation}, old value", found)
-        if not found:
+            self.checked(old_value, f"{operation}, old value", key_text)
+        if not key_text:
             raise ValueError(f"{self.type} {operation}: give a key or a value with a non-empty {self.key!r}")
-        return ChangeEvent(type=self.type, key=found, value=value, old_value=old_value, headers=headers)
+        return ChangeEvent(type=self.type, key=key_text, value=value, old_value=old_value, headers=headers)
 
     @property
     def fingerprint(self) -> str:
@@ -300,22 +300,22 @@ def define_state(collections: Mapping[str, Collection[Any] | Mapping[str, Any]])
     """
     if not isinstance(collections, Mapping):
         raise TypeError(f"expected collections by name: {{'users': Collection('user', User)}}; got {collections!r:.80}")
-    made: dict[str, Collection[Any]] = {}
+    definitions: dict[str, Collection[Any]] = {}
     types: dict[str, str] = {}
-    for name, given in collections.items():
+    for name, spec in collections.items():
         if not name.isidentifier() or name.startswith("_"):
             raise ValueError(f"a collection's name must be an identifier without a leading underscore, got {name!r}")
-        collection = given if isinstance(given, Collection) else _spelled(name, given)
+        collection = spec if isinstance(spec, Collection) else _spelled(name, spec)
         if collection.type in types:
             raise ValueError(f"{name!r} and {types[collection.type]!r} have the same entity type {collection.type!r}")
         types[collection.type] = name
-        made[name] = collection
-    return StateDefinition(made)
+        definitions[name] = collection
+    return StateDefinition(definitions)
 
 
-def _spelled(name: str, given: Mapping[str, Any]) -> Collection[Any]:
+def _spelled(name: str, options: Mapping[str, Any]) -> Collection[Any]:
     try:
-        spelled = _Spelled(**given)
+        spelled = _Spelled(**options)
     except TypeError as error:
         raise ValueError(f"collection {name!r}: {error}") from None
     return Collection(spelled.type, spelled.schema, key=spelled.primary_key, indexes=spelled.indexes)

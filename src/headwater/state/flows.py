@@ -58,12 +58,12 @@ class OffsetAt(msgspec.Struct, frozen=True):
     path: None = None
 
 
-class Follow(msgspec.Struct, frozen=True):
+class FollowStream(msgspec.Struct, frozen=True):
     """Follow the stream from the position of the database until the stream or the read ends, or the database is closed.
     Returns whether it was not closed."""
 
 
-Wish: TypeAlias = ListStreams | Head | ReadEvents | Publish | OffsetAt | Follow
+Wish: TypeAlias = ListStreams | Head | ReadEvents | Publish | OffsetAt | FollowStream
 Flow: TypeAlias = Generator[Wish, Any, T]
 
 
@@ -73,12 +73,12 @@ def run(following: Following, path: str | None) -> Flow[None]:
     following.until = (yield OffsetAt(at)) if isinstance(at, datetime) else at
     following.begin((yield from _start(following, path)))
     try:
-        is_complete = yield Follow()
+        is_complete = yield FollowStream()
     except HeadwaterError as error:
         if not following.must_restart(error):
             raise
         following.begin(None)
-        is_complete = yield Follow()
+        is_complete = yield FollowStream()
     if is_complete:
         following.reach()
 
@@ -96,10 +96,10 @@ def _start_from_snapshot(following: Following, path: str | None) -> Flow[Start |
     if path is None or not following.settings.snapshots:
         return None
     definition = following.definition
-    found = yield from _newest_snapshot(path, lambda fold: fold.texts(definition) is not None, following.until)
-    if found is None:
+    snapshot = yield from _newest_snapshot(path, lambda fold: fold.texts(definition) is not None, following.until)
+    if snapshot is None:
         return None
-    offset, fold = found
+    offset, fold = snapshot
     return Start(Position(offset), texts=fold.texts(definition) or {})
 
 
@@ -109,8 +109,8 @@ def _newest_snapshot(
     """The newest complete and valid snapshot, if the server can list streams."""
     try:
         infos: list[StreamInfo] = yield ListStreams(f"{path}{SNAPSHOTS}")
-        found = [each for each in newest_first(infos, path) if not_after is None or each[1] <= not_after]
-        for name, offset in found[: limits.STATE_SNAPSHOTS_TRIED]:
+        snapshots = [each for each in newest_first(infos, path) if not_after is None or each[1] <= not_after]
+        for name, offset in snapshots[: limits.STATE_SNAPSHOTS_TRIED]:
             fold = SnapshotFold()
             yield ReadEvents(name, fold.apply)
             if fold.is_whole and is_good(fold):
@@ -139,9 +139,9 @@ def publish_snapshot(path: str | None, offset: str) -> Flow[str]:
 
 def _state_at(path: str, offset: str) -> Flow[RawState]:
     """Compute the state at an offset from the newest snapshot and the events after it, or from the whole stream."""
-    found = yield from _newest_snapshot(path, lambda fold: True, not_after=offset)
-    if found is not None:
-        begin, fold = found
+    snapshot = yield from _newest_snapshot(path, lambda fold: True, not_after=offset)
+    if snapshot is not None:
+        begin, fold = snapshot
         try:
             yield ReadEvents(None, fold.state.apply, begin, offset)
         except (OffsetGoneError, InvalidOffsetError):

@@ -32,7 +32,7 @@ from headwater.state.bootstrap import Start, decode_checkpoint, encode_checkpoin
 from headwater.state.checkpoints import load
 from headwater.state.database import Counts, Database, OnBadEvent, Preloaded, Transaction
 from headwater.state.definitions import Collection, StateDefinition, StateHolder, define_state
-from headwater.state.tables import OnBatch, OnChange, Table
+from headwater.state.tables import OnBatch, OnChange, StateTable
 
 T = TypeVar("T")
 
@@ -220,7 +220,7 @@ class FollowedState(StateHolder, Unpicklable):
 
     if not TYPE_CHECKING:  # a type checker would accept every name
 
-        def __getattr__(self, name: str) -> Table[Any]:
+        def __getattr__(self, name: str) -> StateTable[Any]:
             if "_process" in self.__dict__:
                 self._check_process()
             try:
@@ -228,7 +228,7 @@ class FollowedState(StateHolder, Unpicklable):
             except KeyError:
                 raise AttributeError(f"no collection is called {name!r}") from None
 
-    def table(self, collection: Collection[T]) -> Table[T]:
+    def table(self, collection: Collection[T]) -> StateTable[T]:
         """Return a collection by its definition. Unlike `db.name`, it is typed for type checkers."""
         self._check_process()
         for table in self._database.tables.values():
@@ -290,8 +290,8 @@ class FollowedState(StateHolder, Unpicklable):
         if path is None:
             raise ValueError("this database has no checkpoint file")
         self._check_process()
-        found = self._following.checkpoint()
-        return None if found is None else (path, *found)
+        checkpoint = self._following.checkpoint()
+        return None if checkpoint is None else (path, *checkpoint)
 
     @contextlib.contextmanager
     def _new_transaction(self) -> Iterator[Transaction]:

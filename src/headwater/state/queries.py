@@ -44,7 +44,7 @@ class Query(Generic[T]):
         self._lock = lock
         self._descending = descending
         self._limit = limit
-        self._found: dict[str, T] = {}
+        self._rows: dict[str, T] = {}
         self._ranks = Ranks(order, descending=descending) if order is not None else None
         self._failure: Exception | None = None
 
@@ -54,8 +54,8 @@ class Query(Generic[T]):
             if self._failure is not None:
                 raise self._failure
             if self._ranks is not None:
-                return self._ranks.pairs(self._found)[: self._limit]
-            pairs = list(self._found.items())
+                return self._ranks.pairs(self._rows)[: self._limit]
+            pairs = list(self._rows.items())
             if self._descending:
                 pairs.reverse()
             return pairs[: self._limit]
@@ -77,7 +77,7 @@ class Query(Generic[T]):
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            return len(self._found)
+            return len(self._rows)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.values())
@@ -90,7 +90,7 @@ class Query(Generic[T]):
     def fill(self, rows: Mapping[str, T]) -> None:
         """Evaluate all rows. Raises what the filter raises."""
         self._failure = None
-        self._found = {key: value for key, value in rows.items() if self._passes(value)}
+        self._rows = {key: value for key, value in rows.items() if self._passes(value)}
         if self._ranks is not None:
             self._ranks.forget()
 
@@ -109,9 +109,9 @@ class Query(Generic[T]):
             self._failure = error
             return
         if passes:
-            self._found[key] = value  # type: ignore[assignment]
-        elif key in self._found:
-            del self._found[key]
+            self._rows[key] = value  # type: ignore[assignment]
+        elif key in self._rows:
+            del self._rows[key]
         else:
             return
         if self._ranks is not None:

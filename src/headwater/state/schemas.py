@@ -89,10 +89,10 @@ def _with_ordered_defaults(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     return {
-        name: sorted(given, key=_stable)
-        if name == "default" and isinstance(given, list)
-        else _with_ordered_defaults(given)
-        for name, given in schema.items()
+        name: sorted(value, key=_stable)
+        if name == "default" and isinstance(value, list)
+        else _with_ordered_defaults(value)
+        for name, value in schema.items()
     }
 
 

@@ -27,7 +27,7 @@ GONE = _Gone()
 _UNHASHABLE = _Gone()
 
 
-class Change(msgspec.Struct, Generic[T], frozen=True):
+class StateChange(msgspec.Struct, Generic[T], frozen=True):
     """A change of a key: its value and its old value, None if there is none.
 
     A `reset` has no key: all rows were removed. `optimistic` changes are local and not confirmed by the stream yet.
@@ -43,11 +43,11 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
     headers: ChangeHeaders | None = None
 
 
-OnChange: TypeAlias = Callable[[Change[Any]], Any]
-OnBatch: TypeAlias = Callable[[list[Change[Any]]], Any]
+OnChange: TypeAlias = Callable[[StateChange[Any]], Any]
+OnBatch: TypeAlias = Callable[[list[StateChange[Any]]], Any]
 
 
-class Table(Mapping[str, T]):
+class StateTable(Mapping[str, T]):
     """A collection as a mapping that stays current. Only the stream and optimistic changes write to it.
 
     Events are staged first and become visible with `commit`, so that readers only see complete appends. Changes are
@@ -59,7 +59,7 @@ class Table(Mapping[str, T]):
         name: str,
         definition: Collection[T],
         lock: contextlib.AbstractContextManager[Any],
-        changes: list[Change[Any]],
+        changes: list[StateChange[Any]],
     ) -> None:
         self.name = name
         self.definition = definition
@@ -273,8 +273,8 @@ class Table(Mapping[str, T]):
         for query in self._queries:
             query.refill(shown)
         if self.is_watched:
-            self._changes.append(Change(self.name, "reset"))
-            self._changes += [Change(self.name, "insert", key, value) for key, value in shown.items()]
+            self._changes.append(StateChange(self.name, "reset"))
+            self._changes += [StateChange(self.name, "insert", key, value) for key, value in shown.items()]
 
     def _moved(self, key: str, before: T | _Gone, *, optimistic: bool, headers: ChangeHeaders | None = None) -> None:
         now = self._shown(key)
@@ -297,13 +297,13 @@ class Table(Mapping[str, T]):
             if not isinstance(now, _Gone):
                 index.setdefault(_hashable(_field(now, field)), {})[key] = None
 
-    def tell(self, change: Change[Any]) -> None:
+    def tell(self, change: StateChange[Any]) -> None:
         """Call the watchers with a change."""
         for watcher in tuple(self._watchers):
-            told(watcher, change)
+            call_watcher(watcher, change)
 
 
-def told(watcher: Callable[[Any], Any], news: Any) -> None:
+def call_watcher(watcher: Callable[[Any], Any], news: Any) -> None:
     """Call a watcher. An exception in it is logged and does not stop the database."""
     try:
         watcher(news)
@@ -311,12 +311,14 @@ def told(watcher: Callable[[Any], Any], news: Any) -> None:
         log.exception("a change callback failed")
 
 
-def _change(name: str, key: str, before: Any, now: Any, optimistic: bool, headers: ChangeHeaders | None) -> Change[Any]:
+def _change(
+    name: str, key: str, before: Any, now: Any, optimistic: bool, headers: ChangeHeaders | None
+) -> StateChange[Any]:
     if now is GONE:
-        return Change(name, "delete", key, None, before, optimistic, headers)
+        return StateChange(name, "delete", key, None, before, optimistic, headers)
     if before is GONE:
-        return Change(name, "insert", key, now, None, optimistic, headers)
-    return Change(name, "update", key, now, before, optimistic, headers)
+        return StateChange(name, "insert", key, now, None, optimistic, headers)
+    return StateChange(name, "update", key, now, before, optimistic, headers)
 
 
 def _field(value: Any, name: str) -> Any:

@@ -65,7 +65,7 @@ def join(pieces: Sequence[Piece]) -> Piece:
     """Join consecutive pieces."""
     if len(pieces) == 1:
         return pieces[0]
-    ranges = tuple(found for piece in pieces for found in piece.ranges)
+    ranges = tuple(range_ for piece in pieces for range_ in piece.ranges)
     return Piece(b"".join([piece.data for piece in pieces]), pieces[0].start, pieces[-1].next, ranges)
 
 
@@ -104,18 +104,18 @@ def _fitting(run: Run, position: int, end: int, bytes_max: int) -> tuple[int, in
 
 def list_runs(runs: Iterable[Run], start: int, end: int, limit: int) -> list[RecordEnd]:
     """The records of consecutive runs, the first of which contains `start`."""
-    found: list[RecordEnd] = []
+    ends: list[RecordEnd] = []
     position = start
     for run in runs:
         first, last, stop = _fitting(run, position, end, end - position)
-        last = min(last, first + limit - len(found))
+        last = min(last, first + limit - len(ends))
         begin = run.start
         positions = [min(begin + one, end) for one in run.ends[first:last]]
-        found += map(RecordEnd, positions, map(run.time, range(first, last)))
+        ends += map(RecordEnd, positions, map(run.time, range(first, last)))
         position = run.start + stop
-        if len(found) >= limit or position >= end:
+        if len(ends) >= limit or position >= end:
             break
-    return found
+    return ends
 
 
 def boundary_in(run: Run, position: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from bench.servers import Server, headwater
 
+from headwater import limits
 from headwater.server.auth.editing import add_token
 from tests.contract.native.wire import Answer, Wire
 
@@ -95,3 +96,27 @@ def test_a_page_can_read_the_answer(guarded: Guarded) -> None:
     origin = f"{BODY}origin: http://localhost:3000\r\n"
     answer = refused(guarded, head("POST", "/v1/stream/a", None, origin))
     assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
+
+
+@pytest.mark.parametrize("action", ["callback", "ack", "release"])
+@pytest.mark.parametrize("token", [None, "x", "x.y", "A" * 5_000, "{admin}"])
+def test_without_the_token_of_a_wake(guarded: Guarded, action: str, token: str | None) -> None:
+    """The tokens of the server are of no use there, and nobody learns whether a subscription exists."""
+    token = None if token is None else token.format(admin=guarded.admin)
+    answer = refused(guarded, head("POST", f"/v1/stream/__ds/subscriptions/none/{action}", token))
+    assert (answer.status, answer.problem["error"]["code"]) == (401, "TOKEN_INVALID")
+
+
+@pytest.mark.parametrize(("method", "action"), [("PUT", ""), ("POST", "/streams"), ("POST", "/claim")])
+def test_a_body_that_is_too_large_for_a_subscription(tmp_path: Path, method: str, action: str) -> None:
+    """It is refused by its length, or as soon as it is longer."""
+    guarded = Guarded(tmp_path)
+    path, most = f"/v1/stream/__ds/subscriptions/s{action}", limits.SUBSCRIPTION_BODY_BYTES_MAX
+    with headwater("--memory", "--auth", str(guarded.file)) as guarded.server:
+        answer = refused(guarded, head(method, path, guarded.admin, f"content-length: {most + 1}\r\n"))
+        assert (answer.status, answer.problem["error"]["code"]) == (413, "BODY_TOO_LARGE")
+        with Wire(guarded.server) as wire:
+            wire.send(head(method, path, guarded.admin, "transfer-encoding: chunked\r\n"))
+            for _ in range(most // 0x10000 + 1):
+                wire.send(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+            assert wire.answer().status == 413

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from headwater.cli.table import app
-from headwater.cli.table.exporting import format_separated
+from headwater.cli.table.export import format_separated
 from headwater.cli.table.importing import Format, check_delimiter, difference, read_rows
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Action, Row
+
+DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def read(text: str, form: Format = Format.CSV, escaping: Escape = Escape.NONE) -> dict[str, str]:
@@ -38,6 +40,7 @@ def row(key: str, record: str, action: Action = "+") -> Row:
         (Format.CSV, 'sku,name\n"a\tb",1\n', "line 2: there is a tab"),
         (Format.CSV, f"sku,name\n{'k' * 2000},1\n", "line 2: the key is longer than"),
         (Format.JSONL, '{"sku":1}\n[1]\n', "line 2: not a JSON object"),
+        (Format.JSONL, f'{{"sku":1,"n":{DEEP}}}\n', "line 1: not a JSON object: JSON is nested too deeply"),
         (Format.JSONL, '{"sku":true}\n', "line 1: 'sku' must be"),
         (Format.JSONL, '{"name":"a"}\n', "line 1: 'sku' must be"),
     ],
@@ -124,6 +127,8 @@ def test_columns_of_an_export() -> None:
         format_separated({"a": '{"n":1.50,"l":[1]}', "b": '{"t":"x"}'}, "key", ",") == "key,n,l,t\na,1.50,[1],\nb,,,x\n"
     )
     assert format_separated({"a": "free text"}, "key", ",") == "key,record\na,free text\n"
+    deep = f'{{"n":{DEEP}}}'
+    assert format_separated({"a": deep}, "key", "|") == f'key|record\na|"{deep.replace(chr(34), chr(34) * 2)}"\n'
     assert format_separated({}, "key", ",") == "key\n"
     with pytest.raises(ValueError, match="'b' is not"):
         format_separated({"a": "{}", "b": "text"}, "key", ",")

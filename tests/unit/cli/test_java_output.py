@@ -43,6 +43,21 @@ def test_messages_are_passed_on_until_the_end(capfd: pytest.CaptureFixture[str])
     assert shown == "something to know\nout of memory\\u001b[2J\n"
 
 
+def test_tracebacks_are_passed_on_whole_except_of_workers_whose_connection_spark_has_closed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    frame = '  File "/lib/pyspark/daemon.py", line 264, in manager\n    code = worker(sock, authenticated)\n'
+    head = "Traceback (most recent call last):\n"
+    closed = f"{head}{frame}BrokenPipeError: [Errno 32] Broken pipe\n"
+    kept = f"{head}{frame}ValueError: a fault\n" + f'{head}  File "/app/mine.py", line 1\nBrokenPipeError: mine\n'
+    output = JavaOutput()
+    with output.collecting():
+        subprocess.run([sys.executable, "-c", CHILD], input=f"{closed}{kept}{closed}last\n", text=True, check=True)
+    output.reason()  # waits until everything is read
+    wait_until(output._has_ended.is_set)
+    assert capfd.readouterr().err == f"something to know\n{kept}last\n"
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [

@@ -14,17 +14,12 @@ from typer.testing import CliRunner
 
 from headwater import errors
 from headwater.cli.pipeline import watching
-from headwater.cli.pipeline.config import (
-    ArchiveOptions,
-    MaterializeOptions,
-    PipelineFile,
-    PublishOptions,
-    load_pipeline,
-)
+from headwater.cli.pipeline.config import PipelineFile, load_pipeline
 from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code, exits
 from headwater.cli.whole import app
 from headwater.errors import OptionError
 from headwater.pipeline.jobs import JobProgress
+from headwater.pipeline.options import ArchiveOptions, MaterializeOptions, PublishOptions
 from headwater.spark.home import python_files
 
 ARCHIVED = ["archive", "--streams", "a", "--table", "t"]
@@ -35,9 +30,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[PipelineFile]:
     """What would be run."""
     for name in ("HEADWATER_URL", "HEADWATER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    found: list[PipelineFile] = []
-    monkeypatch.setattr(watching, "run", found.append)
-    return found
+    pipelines: list[PipelineFile] = []
+    monkeypatch.setattr(watching, "run", pipelines.append)
+    return pipelines
 
 
 def call(*arguments: str) -> tuple[int, str]:
@@ -73,7 +68,7 @@ def test_flags_come_before_the_file(ran: list[PipelineFile], tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["archive", "--table", "t"], "the options: missing: `streams`"),
         (["archive", "--streams", "a", "--table", "t", "--max-bytes", "0"], "max_bytes"),
@@ -94,9 +89,9 @@ def test_flags_come_before_the_file(ran: list[PipelineFile], tmp_path: Path, mon
         ([*ARCHIVED, "--metrics-port", "70000"], "metrics_port"),
     ],
 )
-def test_wrong_options(ran: list[PipelineFile], arguments: list[str], told: str) -> None:
+def test_wrong_options(ran: list[PipelineFile], arguments: list[str], message: str) -> None:
     code, output = call(*arguments)
-    assert (code, told in output) == (2, True), output
+    assert (code, message in output) == (2, True), output
     assert not ran
 
 
@@ -121,7 +116,7 @@ def test_options_of_connection_and_session(
     [pipeline] = ran
     [options] = pipeline.jobs.values()
     assert (options.token, options.token_file) == (None, "t")
-    assert options.header == {"x-api-key": "own", "x-other": "7"}
+    assert options.headers == {"x-api-key": "own", "x-other": "7"}
     assert (options.ca_file, options.client_certificate, options.client_key) == ("ca", "c", None)
     assert pipeline.session.conf == {"spark.executor.memory": "2g", "spark.a.b": "x=y"}
     assert "own" not in repr(options)
@@ -135,7 +130,7 @@ def test_flags_of_run_are_for_every_job(ran: list[PipelineFile], tmp_path: Path)
     [pipeline] = ran
     assert [options.url for options in pipeline.jobs.values()] == ["http://flag"] * 2
     assert [options.token for options in pipeline.jobs.values()] == [None, None]
-    assert pipeline.jobs["orders"].header == {"a": "b", "authorization": "Basic x"}
+    assert pipeline.jobs["orders"].headers == {"a": "b", "authorization": "Basic x"}
     assert pipeline.session.conf == {"spark.a": "1", "spark.b": "2"}
 
 
@@ -170,7 +165,11 @@ def test_a_file_of_jobs(ran: list[PipelineFile], tmp_path: Path) -> None:
     assert first.jobs == {
         "raw": ArchiveOptions(url="http://shared", streams="orders/**", table="lake/raw", once=True),
         "orders": MaterializeOptions(
-            url="http://own", streams="orders/**", table="lake/orders", scd=2, track_history=["total"]
+            url="http://own",
+            streams="orders/**",
+            table="lake/orders",
+            stored_as_scd_type=2,
+            track_history_column_list=["total"],
         ),
     }
     assert second.session.master == "local[7]"
@@ -178,7 +177,7 @@ def test_a_file_of_jobs(ran: list[PipelineFile], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = ", "not TOML"),
         ("url = 'http://a'", "has no jobs"),
@@ -196,12 +195,12 @@ def test_a_file_of_jobs(ran: list[PipelineFile], tmp_path: Path) -> None:
         ("metrics_port = 'x'\n[jobs.a]\njob = 'archive'\ntable = 't'\nstreams = 's'", "metrics_port"),
     ],
 )
-def test_files_that_are_wrong(tmp_path: Path, text: str, told: str) -> None:
+def test_files_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(text)
     with pytest.raises(OptionError) as raised:
         load_pipeline(file)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 ARCHIVE = "job = 'archive'\nstreams = 's'\ntable = "
@@ -209,7 +208,7 @@ PUBLISH = "job = 'publish'\nkeys = 'k'\ntype = 't'\ntable = 'lake/x'\nto = "
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "message"),
     [
         (f"{ARCHIVE}'lake/x'", f"{ARCHIVE}'./lake//x/'", "[jobs.a] and [jobs.b] have the same table, ./lake//x"),
         (f"{ARCHIVE}'s3://b/x'\ncheckpoint = 'c'", f"{ARCHIVE}'s3://b/x'\ncheckpoint = 'd'", "table, s3://b/x"),
@@ -221,14 +220,14 @@ PUBLISH = "job = 'publish'\nkeys = 'k'\ntype = 't'\ntable = 'lake/x'\nto = "
     ],
 )
 def test_jobs_of_one_file_do_not_share_what_they_write(
-    tmp_path: Path, first: str, second: str, told: str | None, ran: list[PipelineFile]
+    tmp_path: Path, first: str, second: str, message: str | None, ran: list[PipelineFile]
 ) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(f"[jobs.a]\n{first}\n[jobs.b]\n{second}\n")
     code, output = call("run", str(file))
-    assert code == (0 if told is None else WRONG_OPTIONS)
-    assert (told or "") in output
-    assert len(ran) == (1 if told is None else 0)
+    assert code == (0 if message is None else WRONG_OPTIONS)
+    assert (message or "") in output
+    assert len(ran) == (1 if message is None else 0)
 
 
 @pytest.mark.parametrize(
@@ -258,24 +257,24 @@ def test_errors_end_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
         return run
 
     flags = ["archive", "--streams", "a", "--table", "t"]
-    for error, code, told in (
+    for error, code, message in (
         (errors.DataLossError("a: gone"), 3, "a: gone. Find out what deleted it"),
         (RuntimeError("trace\nheadwater.errors.DataLossError: b: gone\n at"), 3, "b: gone"),
         (RuntimeError("out of memory\n at java"), 1, "RuntimeError: out of memory. It can be tried again."),
         (PermissionError(13, "Permission denied", "/lake"), 1, "/lake: Permission denied"),
     ):
         monkeypatch.setattr(watching, "run", failing(error))
-        found, output = call(*flags)
-        assert found == code
-        assert told in output
+        exit_status, output = call(*flags)
+        assert exit_status == code
+        assert message in output
         assert len(output.splitlines()) == 1
 
 
 def test_progress_in_words() -> None:
     progress = JobProgress(batches=2, rows=1500, rows_per_s=99.6, lag_bytes={"a": 0, "b": 7, "c": 1000})
-    assert watching.told(progress) == "1,500 rows in 2 batches, 100 rows/s, 1,007 bytes behind (c 1,000, b 7)"
-    assert watching.told(JobProgress(lag_bytes={"a": 0})) == "0 rows in 0 batches, 0 rows/s, 0 bytes behind"
-    assert watching.told(JobProgress(rows=1, batches=1)) == "1 rows in 1 batches, 0 rows/s"
+    assert watching.summary(progress) == "1,500 rows in 2 batches, 100 rows/s, 1,007 bytes behind (c 1,000, b 7)"
+    assert watching.summary(JobProgress(lag_bytes={"a": 0})) == "0 rows in 0 batches, 0 rows/s, 0 bytes behind"
+    assert watching.summary(JobProgress(rows=1, batches=1)) == "1 rows in 1 batches, 0 rows/s"
 
 
 def test_help_does_not_import_spark() -> None:
@@ -283,7 +282,7 @@ def test_help_does_not_import_spark() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def told(error: Exception) -> tuple[int, str]:
+def outcome(error: Exception) -> tuple[int, str]:
     app = typer.Typer()
 
     @app.command()
@@ -300,11 +299,11 @@ def test_what_java_says_is_told() -> None:
         pass
 
     text = "An error occurred while calling o261.start.\n: java.lang.IllegalStateException: two runs\n\tat a.b"
-    assert told(Py4JJavaError(text)) == (
+    assert outcome(Py4JJavaError(text)) == (
         RETRY,
         "headwater: Py4JJavaError: java.lang.IllegalStateException: two runs. It can be tried again.\n",
     )
-    assert "Java process has ended" in told(ConnectionRefusedError(111, "Connection refused"))[1]
+    assert "Java process has ended" in outcome(ConnectionRefusedError(111, "Connection refused"))[1]
 
 
 def test_the_error_of_a_worker_is_told() -> None:
@@ -319,12 +318,12 @@ Traceback (most recent call last):
     ~~~~~~~^^
 OSError: No such file or directory: 'lake/raw'
 \tat org.apache.spark.api.python.BasePythonRunner"""
-    assert told(PythonException(text)) == (
+    assert outcome(PythonException(text)) == (
         RETRY,
         "headwater: a task of Spark failed: OSError: No such file or directory: 'lake/raw'. It can be tried again.\n",
     )
     java = "An error occurred while calling o1.x.\n: org.A: outer\n\tat a\nCaused by: java.io.IOException: disk\n\tat b"
-    assert "PythonException: java.io.IOException: disk." in told(PythonException(java))[1]
+    assert "PythonException: java.io.IOException: disk." in outcome(PythonException(java))[1]
 
 
 def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:

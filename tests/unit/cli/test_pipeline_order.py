@@ -25,9 +25,9 @@ def order(tmp_path: Path, *jobs: str, shared: str = "once = true") -> dict[str, 
 
 def test_a_chain_runs_from_its_beginning(tmp_path: Path) -> None:
     """Whatever the order in the file."""
-    found = order(tmp_path, SNAPSHOT, REPLAY, ARCHIVE, PUBLISH, MATERIALIZE)
-    assert list(found) == ["e", "d", "c", "b", "a"]
-    assert found == {"e": set(), "d": {"e"}, "c": {"d"}, "b": {"c"}, "a": {"b"}}
+    waits = order(tmp_path, SNAPSHOT, REPLAY, ARCHIVE, PUBLISH, MATERIALIZE)
+    assert list(waits) == ["e", "d", "c", "b", "a"]
+    assert waits == {"e": set(), "d": {"e"}, "c": {"d"}, "b": {"c"}, "a": {"b"}}
 
 
 def test_jobs_that_do_not_feed_each_other_run_together(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_a_replay_to_the_own_paths(tmp_path: Path) -> None:
 
 
 def test_jobs_that_do_not_end_start_in_order_and_do_not_wait(tmp_path: Path) -> None:
-    found = order(tmp_path, PUBLISH, MATERIALIZE, shared="")
-    assert list(found) == ["b", "a"]  # the table must exist
-    assert found == {"a": set(), "b": set()}
+    waits = order(tmp_path, PUBLISH, MATERIALIZE, shared="")
+    assert list(waits) == ["b", "a"]  # the table must exist
+    assert waits == {"a": set(), "b": set()}
     assert order(tmp_path, f"{PUBLISH}once = true\n", MATERIALIZE, shared="")["a"] == set()
 
 

@@ -43,8 +43,8 @@ table = "{here}/raw"
 def _status(file: Path) -> list[dict[str, object]]:
     result = CliRunner().invoke(app, ["pipeline", "status", str(file), "--json"])
     assert result.exit_code == 0, result.output
-    found: list[dict[str, object]] = json.loads(result.output)
-    return found
+    statuses: list[dict[str, object]] = json.loads(result.output)
+    return statuses
 
 
 def test_where_jobs_are(server: Server, tmp_path: Path) -> None:

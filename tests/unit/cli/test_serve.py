@@ -131,6 +131,22 @@ def test_a_certificate_that_is_missing_is_one_line(tmp_path: Path) -> None:
     assert output == f"headwater: {tmp_path}/none.pem: No such file or directory. Check the path.\n"
 
 
+@pytest.mark.parametrize("option", ["--auth", "--tls-certificate"])
+@pytest.mark.parametrize("more", [[], ["--print-config"]])
+def test_a_file_that_is_missing_is_said_before_anything_is_made(option: str, more: list[str], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    code, output = run("serve", "--data-dir", str(data), "--port", "0", option, str(tmp_path / "none"), *more)
+    assert code == 1
+    assert output.endswith(f"headwater: {tmp_path}/none: No such file or directory. Check the path.\n")
+    assert not data.exists()
+
+
+def test_the_directory_of_a_log_must_exist(tmp_path: Path) -> None:
+    code, output = run("serve", "--memory", "--print-config", "--access-log", str(tmp_path / "none" / "access.log"))
+    assert code == 2
+    assert f"the access log {tmp_path}/none/access.log cannot be opened: its directory does not exist." in output
+
+
 def test_what_is_effective_is_shown(tmp_path: Path) -> None:
     config = tmp_path / "headwater.toml"
     config.write_text("port = 5\n[limits]\nidle_s = 3\n")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from headwater.cli.top_board import Behind, BoardCounts, Busy, Commits, Look, lines, number, size
+from headwater.cli.top_board import Behind, BoardCounts, Busy, Commits, Look, Woken, lines, number, size
 
 URL = "http://127.0.0.1:4437/v1/stream/"
 BOUNDS = [0.001, 0.01, 0.1]
@@ -27,6 +27,16 @@ def test_rates_are_the_differences_of_two_looks() -> None:
     assert "requests  110/s  4xx 0/s  5xx 10/s" in text
     assert "appends   100/s  10.0 kB/s  2.0 in a batch" in text
     assert "commit    p50 10 ms  p99 100 ms" in text
+
+
+def test_subscriptions_show_their_lag_and_who_has_them() -> None:
+    held = Woken("orders", "active", 3, 2500, "worker-7", 12_400)
+    now = look(1000, subscriptions=[held, Woken("mail", "failed", 100_000)])
+    rows = [line.split() for line in shown(look(0), now).splitlines()]
+    assert ["SUBSCRIPTION", "STATE", "PENDING", "LAG", "LEASE"] in rows
+    assert ["orders", "of", "worker-7", "active", "3", "2.5", "kB", "12", "s"] in rows
+    assert ["mail", "failed", "100,000", "?", "-"] in rows
+    assert "SUBSCRIPTION" not in shown(look(0), look(1000))
 
 
 def test_the_first_look_has_no_rates() -> None:

@@ -192,3 +192,30 @@ def test_numbers_that_json_does_not_have_are_refused(number: float) -> None:
     assert encode_json({"a": None, "b": Price(None), "c": Quote(eur=None), "d": 1.5}) == (
         b'{"a":null,"b":{"eur":null},"c":{"eur":null},"d":1.5}'
     )
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000  # more than any interpreter can follow
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        *((kind, "JSON is nested too deeply: [[[[") for kind in (Any, bytes, list[Any])),
+        (Quote, "recursion limit exceeded"),  # the words of pydantic
+    ],
+)
+def test_a_message_that_is_nested_too_deeply_is_a_bad_message(wanted: Any, reason: str) -> None:
+    good = b'{"eur":1}' if wanted is Quote else b"[]"
+    answer = Decoder(ContentKind.JSON, wanted).answer(0)
+    answer.feed(b"[" + good + b"," + DEEP + b"," + good + b"]")
+    assert len(answer.rest()) == 1
+    assert reason in str(answer.bad)
+
+
+def test_a_value_that_is_nested_too_deeply_is_not_encoded() -> None:
+    value: Any = None
+    for _ in range(100_000):
+        value = [value]
+    for nested in (value, {"a": value}, DEEP):
+        with pytest.raises(ValueError, match=r"nested too deeply|must be one JSON text"):
+            encode_json(nested)

@@ -13,14 +13,9 @@ from headwater.client import Client, Put, Retry
 from headwater.errors import NetworkError, StreamClosedError, TailMovedError
 from headwater.log.producers import ProducerTuple
 from tests.servers import Server
-from tests.shells import SHELLS, client_of
+from tests.shells import client_of
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
-
-
-@pytest.fixture(params=SHELLS)
-def shell(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

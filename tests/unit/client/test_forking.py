@@ -128,6 +128,26 @@ def test_closing_a_read_in_the_child_does_not_close_it_in_the_parent(stream: Str
         assert next(messages) == {"n": 5}
 
 
+def test_many_streams_are_followed_on_in_both_processes(client: Client, stream: Stream) -> None:
+    path, other = stream.url.rpartition("/v1/stream/")[2], f"fork/{uuid.uuid4().hex}"
+    client.stream(other).create(messages=["other"])
+    with client.follow({path: "now"}) as follow:
+        batches = iter(follow)
+        assert next(batches).up_to_date
+
+        def child() -> list[Any]:
+            follow.add(other)  # in the child alone, whose parent keeps its connection
+            stream.append({"n": "from the child"})
+            items: list[Any] = []
+            while len(items) < 2:
+                items += next(batches).items
+            return items
+
+        assert sorted(map(str, in_child(child))) == ["other", "{'n': 'from the child'}"]
+        assert next(batches).items == [{"n": "from the child"}]
+        assert set(follow.positions) == {path}
+
+
 def test_the_httpx_client_of_the_caller_is_not_used_in_a_child(url: str) -> None:
     with httpx.Client() as http:
         client = Client(url, http=http)
@@ -325,3 +345,20 @@ def test_what_works_in_the_background_cannot_be_pickled(client: Client, stream: 
 def test_a_client_with_an_httpx_client_cannot_be_pickled(url: str) -> None:
     with httpx.Client() as http, pytest.raises(TypeError, match="`tls` or `http`"):
         pickle.dumps(Client(url, http=http))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_worker_belongs_to_the_parent(url: str, shell: str) -> None:
+    with client_of(shell, url) as client:
+        worker: Any = client.subscription("s").worker(print)
+        worker = getattr(worker, "_target", worker)
+
+        def run() -> None:
+            running = worker.run()
+            if shell == "async":
+                asyncio.run(running)
+
+        with pytest.raises(ForkedError, match="belongs to the parent process"):
+            in_child(run)
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(worker)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import httpx
 import pytest
 
 from headwater.client import forking
 from headwater.client.forking import Pools
+from tests.shells import SHELLS, client_of
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +39,36 @@ def test_the_pool_of_the_user_is_the_only_one() -> None:
     pools = Pools(lambda: "another", "given")
     assert {pools.lend().pool for _ in range(5)} == {"given"}
     assert pools.to_close() == []
+
+
+class _Socket:
+    """The socket of a connection, and how often it was shut down."""
+
+    def __init__(self) -> None:
+        self.shut_down = 0
+
+    def get_extra_info(self, name: str) -> _Socket:
+        return self
+
+    def shutdown(self, how: int) -> None:
+        self.shut_down += 1
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_closing_a_reader_leaves_a_connection_alone_that_it_has_given_back(shell: str) -> None:
+    """After the last byte of a response its connection is in the pool, and may be in use by another request."""
+    connection = _Socket()
+    headers = {"content-type": "application/json", "stream-next-offset": "1", "stream-up-to-date": "true"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        extensions = {"network_stream": connection}
+        return httpx.Response(200, headers=headers, content=b'[{"n":1}]', extensions=extensions)
+
+    kind: Any = httpx.Client if shell == "sync" else httpx.AsyncClient
+    with client_of(shell, "http://server", http=kind(transport=httpx.MockTransport(answer))) as client:
+        reader = client.stream("s").read()
+        for batch in reader.batches():
+            assert batch.items == [{"n": 1}]
+            break
+        reader.close()
+    assert connection.shut_down == 0

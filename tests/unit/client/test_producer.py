@@ -14,15 +14,10 @@ import pytest
 from headwater.client import AsyncClient, Client, DeliveryReport, Retry, Stream
 from headwater.errors import ClientError, HeadwaterError, OverloadedError, ProducerReusedError, StreamClosedError
 from tests.servers import Server
-from tests.shells import SHELLS, client_of
+from tests.shells import client_of
 from tests.waiting import LIMIT_S, wait_until_async
 
 QUICK = Retry(attempts=3, first_s=0.001, most_s=0.01)
-
-
-@pytest.fixture(params=SHELLS)
-def shell(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

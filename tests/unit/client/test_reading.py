@@ -272,11 +272,11 @@ def test_a_long_answer_is_delivered_as_it_arrives_and_resumed() -> None:
     """20 MB in one answer, which breaks off twice: each message once, and soon after it was received."""
     session = Session("http://server", None, None, None, QUICK, Timeouts(), None)
     reading = Reading(session, "http://server/v1/stream/s", Any, Position(), None, False, piece_bytes=1 << 20)
-    progress = RunningFlow(reading.flow())
+    running_flow = RunningFlow(reading.flow())
     body: Iterator[bytes] = iter(())
     breaks = [50, 150, 1 << 60]
     received = expected = 0  # chunks of an answer, and messages in all
-    effect = progress.go()
+    effect = running_flow.go()
     while effect is not None:
         outcome: Any = None
         if isinstance(effect, Open):
@@ -294,7 +294,7 @@ def test_a_long_answer_is_delivered_as_it_arrives_and_resumed() -> None:
             for item in effect.batch.items:
                 assert item is None or item["n"] == expected
                 expected += item is not None
-        effect = progress.go(outcome)
+        effect = running_flow.go(outcome)
     assert expected == 22_000
     assert reading.position == Position("9")
 

@@ -26,16 +26,11 @@ from headwater.errors import (
     StreamClosedError,
 )
 from tests.servers import Server
-from tests.shells import SHELLS, client_of
+from tests.shells import client_of
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 OFFSET = {"stream-next-offset": "1"}
 UP_TO_DATE = {**OFFSET, "stream-up-to-date": "true", "content-type": "application/json"}
-
-
-@pytest.fixture(params=SHELLS)
-def shell(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 class Elsewhere:

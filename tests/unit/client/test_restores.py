@@ -10,12 +10,7 @@ import pytest
 from headwater.client import Client, Position
 from headwater.errors import OffsetLostError
 from tests.restores import Restorable
-from tests.shells import SHELLS, client_of
-
-
-@pytest.fixture(params=SHELLS)
-def shell(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+from tests.shells import client_of
 
 
 @contextlib.contextmanager

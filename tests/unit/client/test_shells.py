@@ -11,7 +11,10 @@ import pytest
 from headwater.client import aio, sync
 from headwater.state import AsyncStreamDB, StreamDB
 
-NAMES = ("Client", "Stream", "Reader", "Producer", "Table", "TableReader")
+NAMES = (
+    *("Client", "Stream", "Reader", "Follow", "Producer", "Table", "TableReader"),
+    *("Subscription", "Claim", "Worker", "WebhookVerifier"),
+)
 PAIRS = [
     *((getattr(sync, name), getattr(aio, f"Async{name}")) for name in NAMES),
     (StreamDB, AsyncStreamDB),
@@ -34,7 +37,8 @@ def public(kind: type) -> dict[str, Any]:
 
 def plain(annotation: object) -> str:
     text = annotation if isinstance(annotation, str) else str(annotation)
-    text = re.sub(r"\bAsync(Client|StreamDB|Stream|Reader|Producer|TableReader|Table|Iterator)\b", r"\1", text)
+    text = re.sub(r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]", text)
+    text = re.sub(rf"\bAsync({'|'.join(NAMES)}|StreamDB|Iterator)\b", r"\1", text)
     return text.replace("Awaitable[None]", "None")
 
 
@@ -76,6 +80,7 @@ def test_what_waits_is_a_coroutine() -> None:
         "__aiter__",
     }
     at_once |= {"tables", "rows", "follow", "mirror"}
+    at_once |= {"subscription", "subscriptions", "worker", "answer", "stop", "webhook_verifier"}
     at_once |= {"changes", "table", "on_change", "transaction", "action"}
     for _, asynchronous in PAIRS:
         for name, value in public(asynchronous).items():

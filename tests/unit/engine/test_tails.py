@@ -14,7 +14,7 @@ from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset
 from tests import virtual_time
 
-MANY = 2 * limits.TOLD_PER_TURN + 1
+MANY = 2 * limits.DELIVERIES_PER_TURN + 1
 
 
 class Reader:
@@ -40,13 +40,13 @@ def test_many_readers_are_notified_in_turns_and_in_order() -> None:
         readers = [Reader() for _ in range(MANY)]
         tail.subscribers = dict.fromkeys(readers)
         tail.publish(update(0))
-        assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
+        assert sum(len(reader.told) for reader in readers) == limits.DELIVERIES_PER_TURN
         late = Reader()
         tail.subscribers[late] = None
         for start in range(1, 50):  # published before all readers got the previous update, so merged
             tail.publish(update(start))
         tail.end(Ended.DRAINING)
-        assert sum(len(reader.told) for reader in readers) == limits.TOLD_PER_TURN
+        assert sum(len(reader.told) for reader in readers) == limits.DELIVERIES_PER_TURN
         for _ in range(20):
             await asyncio.sleep(0)
         assert [reader.told for reader in readers] == [[(0, 1), (1, 50), Ended.DRAINING]] * MANY
@@ -73,7 +73,7 @@ def test_pending_updates_are_bounded() -> None:
 def test_many_reads_that_wait_are_woken_in_turns() -> None:
     async def main() -> None:
         tail = Tail(LargeReads(1 << 30))
-        count = 3 * limits.WOKEN_PER_TURN
+        count = 3 * limits.WAKES_PER_TURN
         woken = 0
 
         async def wait() -> None:
@@ -88,7 +88,7 @@ def test_many_reads_that_wait_are_woken_in_turns() -> None:
         while woken < count:
             await asyncio.sleep(0)
             most, before = max(most, woken - before), woken
-        assert most <= limits.WOKEN_PER_TURN
+        assert most <= limits.WAKES_PER_TURN
         await asyncio.gather(*tasks)
 
     virtual_time.run(main())

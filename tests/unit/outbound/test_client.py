@@ -238,18 +238,46 @@ def test_lookups_are_bounded_even_if_nobody_waits_for_them(monkeypatch: pytest.M
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
 
-    async def impatient(resolver: SystemResolver) -> None:
+    async def impatient(resolver: SystemResolver, host: str) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.01):
-                await resolver("a.example")
+                await resolver(host)
 
     async def main() -> None:
         resolver = SystemResolver(lookups_max=2)
         for _ in range(3):
-            await asyncio.gather(*(impatient(resolver) for _ in range(5)))
+            await asyncio.gather(*(impatient(resolver, f"{number}.example") for number in range(5)))
         free.set()
         assert await resolver("a.example") == [PUBLIC]
         assert most == 2
+
+    run(main)
+
+
+def test_lookups_of_one_user_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+
+    def look_up(host: bytes, *_: Any, **__: Any) -> list[Any]:
+        if host.startswith(b"silent"):
+            free.wait(LIMIT_S)
+        return [(2, 1, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main() -> None:
+        async with (
+            peer(OK, tls=False) as receiver,
+            open_outbound(development=True, resolver=SystemResolver(lookups_max=4)) as client,
+        ):
+            silent = [f"http://silent{number}.localhost:{receiver.port}/" for number in range(20)]
+            waiting = [asyncio.create_task(client.request("POST", url, user="attacker")) for url in silent]
+            await asyncio.sleep(0)
+            for number in range(8):
+                url = f"http://healthy{number}.localhost:{receiver.port}/"
+                assert (await client.request("POST", url, user="other")).body == b"ok"
+            free.set()
+            for answer in await asyncio.gather(*waiting):
+                assert answer.body == b"ok"
 
     run(main)
 

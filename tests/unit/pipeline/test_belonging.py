@@ -46,8 +46,8 @@ class Scene:
         if is_done:
             (self.checkpoint / "commits" / str(number)).write_text("v1\n{}")
 
-    def refused(self, told: str) -> None:
-        with pytest.raises(CheckpointMismatchError, match=told) as raised:
+    def refused(self, message: str) -> None:
+        with pytest.raises(CheckpointMismatchError, match=message) as raised:
             self.group.check()
         for place in (self.table.uri, self.beside.uri, str(self.checkpoint)):
             assert place in str(raised.value)  # what to delete to start over

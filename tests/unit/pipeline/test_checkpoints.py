@@ -52,25 +52,25 @@ def test_the_position_of_a_query(tmp_path: Path) -> None:
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
     assert not has_begun(str(tmp_path))
-    found = position_of(tmp_path)
-    assert found is not None
-    assert (found.job_id, found.batch, found.ends, found.is_unfinished) == ("x", None, {}, False)
+    position = position_of(tmp_path)
+    assert position is not None
+    assert (position.job_id, position.batch, position.ends, position.is_unfinished) == ("x", None, {}, False)
     for batch in (0, 9, 10):
         ends = json.dumps({"a": f"0000000000000001_{batch:016d}+2"})
         (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{ends}")
     (tmp_path / "offsets" / ".10.crc").write_text("")
     (tmp_path / "commits" / "9").write_text("v1\n{}")
-    found = position_of(tmp_path)
-    assert found is not None
-    assert found.batch == 9
-    assert found.ends == {"a": StreamPlace("0000000000000001_0000000000000009", 2)}
-    assert found.is_unfinished
+    position = position_of(tmp_path)
+    assert position is not None
+    assert position.batch == 9
+    assert position.ends == {"a": StreamPlace("0000000000000001_0000000000000009", 2)}
+    assert position.is_unfinished
     assert has_begun(str(tmp_path))
 
 
 def test_the_hash_of_a_batch(tmp_path: Path) -> None:
-    def made_of(told: str, end: str) -> int:
-        (tmp_path / "offsets" / "7").write_text(f'v1\n{told}\n{{"a":"{end}"}}')
+    def made_of(metadata: str, end: str) -> int:
+        (tmp_path / "offsets" / "7").write_text(f'v1\n{metadata}\n{{"a":"{end}"}}')
         return range_of(Mock(), str(tmp_path), 7)
 
     (tmp_path / "offsets").mkdir()

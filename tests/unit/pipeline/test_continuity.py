@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.pipeline.archive import linked
+from headwater.pipeline.archiving import linked
 from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
 from headwater.spark.positions import StreamPlace
 
@@ -97,11 +97,13 @@ def archived(ranges: list[tuple[StreamPlace, list[bytes], StreamPlace]], *, is_j
     """The rows of batches: where each begins, its values, and where it ends. Tasks get them in small tables."""
     rows = []
     for start, values, end in ranges:
-        position, found = start.skip, []
+        position, batch_rows = start.skip, []
         for value in values:
-            found.append({"stream": "s", "offset": start.offset, "position": position, "order": None, "value": value})
+            batch_rows.append(
+                {"stream": "s", "offset": start.offset, "position": position, "order": None, "value": value}
+            )
             position += 1 if is_json else len(value)
-        tables = [pa.Table.from_pylist(found[at : at + 2]) for at in range(0, len(found), 2)]
+        tables = [pa.Table.from_pylist(batch_rows[at : at + 2]) for at in range(0, len(batch_rows), 2)]
         rows += [row for table in linked(tables, {"s": end}) for row in table.to_pylist()]
     return rows
 
@@ -132,8 +134,8 @@ def test_the_rows_of_many_streams_in_one_task() -> None:
     ends = {"a": StreamPlace("x"), "b": StreamPlace("y", 2), "c": StreamPlace("z")}
     for size in (1, 2, 3, 4, 9):
         tables = [pa.Table.from_pylist(rows[at : at + size]) for at in range(0, 9, size)]
-        found = [row for table in linked(tables, ends) for row in table.to_pylist()]
-        assert [row[CONTINUES_AT] for row in found] == ["", "", "x", "", "", "y+2", "", "", "z"]
-        assert [{"stream": row["stream"], "n": row["n"]} for row in found] == rows
+        batch_rows = [row for table in linked(tables, ends) for row in table.to_pylist()]
+        assert [row[CONTINUES_AT] for row in batch_rows] == ["", "", "x", "", "", "y+2", "", "", "z"]
+        assert [{"stream": row["stream"], "n": row["n"]} for row in batch_rows] == rows
     assert list(linked([], ends)) == []
     assert [table[CONTINUES_AT].to_pylist() for table in linked([pa.Table.from_pylist(rows)], None)] == [[None] * 9]

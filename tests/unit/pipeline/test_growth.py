@@ -52,9 +52,9 @@ def test_a_table_that_stays_small_has_no_warning() -> None:
     ids=["many buckets and no interval", "kept for ever"],
 )
 def test_growth_beyond_the_bounds_is_told_with_figures(growth: Growth, figures: list[str]) -> None:
-    (told,) = growth.warnings("lake/t")
-    assert told.startswith("lake/t has 6 MB in ")
-    assert all(figure in told for figure in figures), told
+    (warning,) = growth.warnings("lake/t")
+    assert warning.startswith("lake/t has 6 MB in ")
+    assert all(figure in warning for figure in figures), warning
 
 
 def test_buckets_that_are_too_large_are_told() -> None:

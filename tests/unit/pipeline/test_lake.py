@@ -42,22 +42,22 @@ def test_partitions_are_replaced_whole(tmp_path: Path) -> None:
         table, [lake.write(rows(1), {"b": "x"}), lake.write(rows(2), {"b": "y"})], batch=TableBatch("job", 0, 0)
     )
     lake.commit(lake.open(), [lake.write(rows(3), {"b": "x"})], batch=TableBatch("job", 1, 0), replacing={"b": ["x"]})
-    found = lake.open().to_pyarrow_table().to_pylist()
-    assert {(row["n"], row["b"]) for row in found} == {(3, "x"), (2, "y")}
+    stored = lake.open().to_pyarrow_table().to_pylist()
+    assert {(row["n"], row["b"]) for row in stored} == {(3, "x"), (2, "y")}
 
 
 def test_statistics_include_every_row(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "t"))
     lake.commit(lake.create(SCHEMA, ["b"]), [lake.write(rows(1), {"b": "x"})], batch=TableBatch("job", 0, 0))
-    found = lake.open().to_pyarrow_dataset().to_table(filter=pc.field("at") >= pa.scalar(NOON))
-    assert found.num_rows == 1
+    late = lake.open().to_pyarrow_dataset().to_table(filter=pc.field("at") >= pa.scalar(NOON))
+    assert late.num_rows == 1
 
 
 def test_rows_with_structs_are_counted(tmp_path: Path) -> None:
     schema = pa.schema([("s", pa.struct([("a", pa.int64())])), ("l", pa.list_(pa.int64()))])
     lake = Lake(str(tmp_path / "t"))
-    found = pa.table({"s": [{"a": 1}, None], "l": [[1], None]}, schema=schema)
-    lake.commit(lake.create(schema), [lake.write(found, {})], batch=TableBatch("job", 0, 0))
+    rows = pa.table({"s": [{"a": 1}, None], "l": [[1], None]}, schema=schema)
+    lake.commit(lake.create(schema), [lake.write(rows, {})], batch=TableBatch("job", 0, 0))
     assert lake.open().count() == 2
 
 

@@ -59,8 +59,8 @@ def test_a_failed_loop_raises_its_error() -> None:
 
 
 def test_the_cause_of_a_failure_is_found_in_the_text_of_tasks() -> None:
-    told = "Job aborted\n  raise X\nheadwater.errors.DataLossError: orders: the stream is gone\n\tat org.apache"
-    cause = cause_of(RuntimeError(told))
+    trace = "Job aborted\n  raise X\nheadwater.errors.DataLossError: orders: the stream is gone\n\tat org.apache"
+    cause = cause_of(RuntimeError(trace))
     assert isinstance(cause, DataLossError)
     assert str(cause) == "orders: the stream is gone"
 

@@ -15,8 +15,8 @@ from headwater.pipeline.scanning import FileReader, paths_of
 
 def read(lake: Lake, paths: set[str]) -> list[str]:
     reader = FileReader(lake, 0, ["region"], pa.schema([("region", pa.string())]))
-    asked = pa.RecordBatch.from_pydict({"path": sorted(paths)})
-    return [value for batch in reader(iter([asked])) for value in batch["region"].to_pylist()]
+    paths_batch = pa.RecordBatch.from_pydict({"path": sorted(paths)})
+    return [value for batch in reader(iter([paths_batch])) for value in batch["region"].to_pylist()]
 
 
 def test_partition_values_that_are_encoded_in_paths(tmp_path: Path) -> None:

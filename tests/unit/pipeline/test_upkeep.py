@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater import limits
-from headwater.errors import OptionError
 from headwater.pipeline.lake import DataFile, Lake, TableBatch
 from headwater.pipeline.upkeep import TableUpkeep
 
@@ -28,11 +27,6 @@ def test_small_files_are_merged_after_some_batches(tmp_path: Path) -> None:
     assert files == [1, 2, 1, 2]
     assert lake.open().count() == 4
     assert not missing.exists()
-
-
-def test_less_than_one_hour_of_retention_is_refused() -> None:
-    with pytest.raises(OptionError, match="must be at least 1"):
-        TableUpkeep(3, 0)
 
 
 def test_files_and_log_level_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import InvalidHeaderError
 from headwater.log.offsets import BEGINNING, Offset
-from headwater.protocol.conditions import parse_stream_ends, parse_table_ends
-from headwater.protocol.streams.etags import encoded, etag
+from headwater.protocol.conditions import encoded, etag, parse_stream_ends, parse_table_ends
 from headwater.protocol.streams.offsets import format_offset
 
 offsets = st.builds(Offset, st.integers(1, 10**16 - 1), st.integers(0, 10**16 - 1))

@@ -136,6 +136,9 @@ class Rig:
     def check_head(self, request: Request) -> Response | None:
         return self.refuse_heads_with
 
+    def body_bytes_max(self, head: Request) -> int:
+        return self.shared.limits.body_bytes_max
+
     def dispatch(self, request: Request, respond: Respond) -> None:
         self.requests.append(request)
         if request.method == "GET":

@@ -81,9 +81,9 @@ def test_a_reader_that_reads_further_than_it_was_told_is_told_that_it_is_up_to_d
         await engine.execute(Append("a", engine.now_ms(), b"two", "text/plain"))
         appended, read_more = asyncio.Event(), engine.read_more
 
-        async def late(asked: ReadMore) -> ReadReply:
+        async def late(message: ReadMore) -> ReadReply:
             await appended.wait()
-            return await read_more(asked)
+            return await read_more(message)
 
         engine.read_more = late  # type: ignore[method-assign]
         reply = await engine.read(Read("a", bytes_max=1))

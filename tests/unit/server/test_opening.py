@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,14 @@ from headwater.outbound.client import OutboundClient
 from headwater.server.asgi import App
 from headwater.server.auth.fetching import RemoteKeys
 from headwater.server.following import Followers
+from headwater.server.following.policy import parse_policy
 from headwater.server.notify import Notifier
+from headwater.server.opening import ServiceOptions, open_service
+from headwater.server.quotas import parse_quotas
 from headwater.server.views import Views
+from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
+from tests.waiting import wait_until_async
 
 PARTS = [(Engine, "start"), (Views, "start"), (Notifier, "start"), (Followers, "start")]
 
@@ -97,3 +103,55 @@ def test_a_stop_waits_for_a_start_that_is_under_way(tmp_path: Path) -> None:
         await second.stop()
 
     asyncio.run(body())
+
+
+def test_a_start_that_is_cancelled_while_the_store_opens_leaves_it_closed(tmp_path: Path) -> None:
+    limits = Limits()
+    options = ServiceOptions(limits=limits, policy=parse_policy(), prefixes=parse_quotas(()))
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> Store:
+        begun.set()
+        go_on.wait()
+        store = open_store(tmp_path / "data", limits)
+        done.set()
+        return store
+
+    async def body() -> None:
+        starting = asyncio.create_task(open_service(options, slow))
+        await wait_until_async(begun.is_set)
+        for _ in range(2):
+            starting.cancel()
+            await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await wait_until_async(done.is_set)
+        opened = await open_service(options, lambda: open_store(tmp_path / "data", limits))  # it is not locked
+        await opened.close()
+
+    asyncio.run(body())
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_client_for_keys_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[OutboundClient] = []
+    close = OutboundClient.aclose
+
+    async def noted(client: OutboundClient) -> None:
+        closed.append(client)
+        await close(client)
+
+    monkeypatch.setattr(OutboundClient, "aclose", noted)
+    tokens = tmp_path / "auth.toml"
+    tokens.write_text("open_metrics = true\n")
+    tokens.chmod(0o600)
+    options = ServiceOptions(limits=Limits(), policy=parse_policy(), prefixes=parse_quotas(()), auth=tokens)
+
+    def failing() -> Store:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(open_service(options, failing))
+    assert len(closed) == 1

@@ -37,7 +37,7 @@ class Watching(httpx.HTTPTransport):
 
     def __init__(self, lives: int = 1 << 30, together: int = 1) -> None:
         super().__init__(verify=False)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.most = 0
         self._lives = lives
         self._together = together
@@ -50,7 +50,7 @@ class Watching(httpx.HTTPTransport):
             if self._lives < 0:
                 raise KeyboardInterrupt
             if "/_spark/" not in request.url.path:
-                self.asked.append(request.method)
+                self.requests.append(request.method)
             self._under_way += 1
             self.most = max(self.most, self._under_way)
             self._changed.notify_all()
@@ -81,14 +81,14 @@ def options_of(server: Server) -> WriteOptions:
 
 def gathered(client: Client, writer: str, batch: int = 0) -> list[list[RowChunk]]:
     """Each task has four rows for each target, which are numbered in the order of the partitions."""
-    found = []
+    parts = []
     for task in range(TASKS):
         gatherer = Gatherer(client, ContentKind.JSON, REQUEST_BYTES, place_of(writer, batch, task))
         for half, target in itertools.product(range(2), range(TARGETS)):
             rows = [b"%d" % (100 * batch + 4 * task + 2 * half + n) for n in range(2)]
             gatherer.add(f"{writer}/{target:02d}", pa.array(rows, pa.binary()))
-        found.append(gatherer.finish())
-    return found
+        parts.append(gatherer.finish())
+    return parts
 
 
 def published(client: Client, writer: str) -> list[list[int]]:
@@ -99,13 +99,13 @@ def test_many_targets_at_a_time_each_in_order(server: Server, client: Client) ->
     writer = f"appending-{next(_numbers)}"
     with httpx.Client(transport=(watched := Watching(together=3))) as http:
         for batch in range(2):
-            watched.asked.clear()
+            watched.requests.clear()
             parts = gathered(client, writer, batch)
             Publisher(Client(server.url, http=http), options_of(server), writer).publish(batch, parts)
             assert sum(map(len, parts)) >= TASKS * TARGETS
-            assert watched.asked.count("POST") == TARGETS  # what tasks have for a target is appended together
-            assert watched.asked.count("PUT") == (TARGETS if batch == 0 else 0)
-            assert watched.asked.count("HEAD") == 0  # they are looked for in the list
+            assert watched.requests.count("POST") == TARGETS  # what tasks have for a target is appended together
+            assert watched.requests.count("PUT") == (TARGETS if batch == 0 else 0)
+            assert watched.requests.count("HEAD") == 0  # they are looked for in the list
     assert 3 <= watched.most <= limits.SPARK_REQUESTS_AT_ONCE + 1  # and one that reads ahead
     rows = [*range(4 * TASKS), *range(100, 100 + 4 * TASKS)]
     assert published(client, writer) == [rows] * TARGETS
@@ -137,7 +137,7 @@ def test_one_of_many_targets_refuses(server: Server, client: Client, monkeypatch
     closed = client.stream(f"{writer}/07")
     closed.create(closed=True)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr("headwater.spark.publishing.check_stream", lambda options, found: "application/json")
+        unchecked.setattr("headwater.spark.publishing.check_stream", lambda options, stream: "application/json")
         with pytest.raises(SchemaError, match=f"{writer}/07 does not accept the rows.*a retry appends the rest"):
             publisher.publish(0, gathered(client, writer))
     closed.delete()
@@ -187,10 +187,10 @@ def test_runs_keep_pieces_together_and_fill_requests() -> None:
         for piece in "abc"
         for target, size in (("x", 900), ("y", 1500), ("x", 600))
     ]
-    found = joined(pieces, REQUEST_BYTES)
-    assert [[chunk.offset for chunk in run] for run in runs_of(found)] == [["a"] * 3 + ["b"] * 3, ["c"] * 3]
-    assert [chunk.goes_on for chunk in found if chunk.target == "x"] == [True, False, True, False, True, False]
-    assert not any(chunk.goes_on for chunk in found if chunk.target == "y")
+    chunks = joined(pieces, REQUEST_BYTES)
+    assert [[chunk.offset for chunk in run] for run in runs_of(chunks)] == [["a"] * 3 + ["b"] * 3, ["c"] * 3]
+    assert [chunk.goes_on for chunk in chunks if chunk.target == "x"] == [True, False, True, False, True, False]
+    assert not any(chunk.goes_on for chunk in chunks if chunk.target == "y")
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_a_batch_is_stored_once_although_the_server_refuses_requests(caplog: pyt
     writer = f"appending-{next(_numbers)}"
     with serving(limits.Limits(requests_per_s_per_address=40)) as limited:
         options = options_of(limited)
-        with options.connection.open() as client:
+        with options.open() as client:
             Publisher(client, options, writer).publish(0, gathered(client, writer))
             assert any("Too many requests" in record.getMessage() for record in caplog.records)
             assert published(client, writer) == [list(range(4 * TASKS))] * TARGETS

@@ -43,12 +43,12 @@ def paths(client: Client) -> list[str]:
     return paths
 
 
-def bounds(client: Client, server: Server, **given: str) -> tuple[dict[str, StreamPlace], dict[str, StreamPlace]]:
-    options = read_options({"url": server.url, **given}, bounded=True)
+def bounds(client: Client, server: Server, **texts: str) -> tuple[dict[str, StreamPlace], dict[str, StreamPlace]]:
+    options = read_options({"url": server.url, **texts}, bounded=True)
     planner = Planner(options, client)
-    found = planner.check()
+    streams = planner.check()
     made = Bounds(options, client, planner)
-    start, end = made.start(found), made.end(found)
+    start, end = made.start(streams), made.end(streams)
     made.check_order(start, end)
     return start, end
 
@@ -66,8 +66,8 @@ def test_the_first_record_at_or_after_a_time(
     named = {"streams": ",".join(paths)} if by == "streams" else {"pattern": f"{a[:-1]}*"}
     (_, _), (second, moment), (_, _) = times(client, a)
     (_, _), (second_b, _), (_, _) = times(client, b)
-    asked = moment.isoformat() if form == "RFC 3339" else str(round(moment.timestamp() * 1000))
-    start, end = bounds(client, server, startingTimestamp=asked, endingTimestamp=asked, **named)
+    time = moment.isoformat() if form == "RFC 3339" else str(round(moment.timestamp() * 1000))
+    start, end = bounds(client, server, startingTimestamp=time, endingTimestamp=time, **named)
     assert start == end == {a: StreamPlace(second), b: StreamPlace(second_b)}
 
 
@@ -75,11 +75,11 @@ def test_a_time_for_each_stream(client: Client, server: Server, paths: list[str]
     a, b = paths
     (_, _), (second, moment), (_, _) = times(client, a)
     tail_a, tail_b = (client.stream(path).head().tail_offset for path in paths)
-    given = json.dumps({a: round(moment.timestamp() * 1000)})
-    start, end = bounds(client, server, streams=f"{a},{b}", startingTimestamp=given)
+    by_stream = json.dumps({a: round(moment.timestamp() * 1000)})
+    start, end = bounds(client, server, streams=f"{a},{b}", startingTimestamp=by_stream)
     assert start == {a: StreamPlace(second), b: StreamPlace()}
     assert end == {a: StreamPlace(tail_a), b: StreamPlace(tail_b)}
-    start, end = bounds(client, server, streams=f"{a},{b}", endingTimestamp=given)
+    start, end = bounds(client, server, streams=f"{a},{b}", endingTimestamp=by_stream)
     assert start == {a: StreamPlace(), b: StreamPlace()}
     assert end == {a: StreamPlace(second), b: StreamPlace(tail_b)}
     with pytest.raises(OptionError, match="startingTimestamp names streams that do not exist: nobody"):
@@ -107,9 +107,9 @@ def test_data_appended_after_planning_is_not_read(client: Client, server: Server
     [a, _] = paths
     options = read_options({"url": server.url, "streams": a, "startingTimestamp": "253402300799000"}, bounded=True)
     planner = Planner(options, client)
-    found = planner.check()
+    streams = planner.check()
     client.stream(a).append(7)
-    assert Bounds(options, client, planner).start(found) == {a: StreamPlace(found[a].tail_offset)}
+    assert Bounds(options, client, planner).start(streams) == {a: StreamPlace(streams[a].tail_offset)}
 
 
 def test_a_server_without_record_times(server: Server, paths: list[str]) -> None:
@@ -124,14 +124,14 @@ def test_a_server_without_record_times(server: Server, paths: list[str]) -> None
             bounds(Client(server.url, http=http), server, streams=paths[0], endingTimestamp="1")
 
 
-def options(**given: Any) -> ReadOptions:
-    return read_options({**URL, "streams": "a", **given}, bounded=True)
+def options(**texts: Any) -> ReadOptions:
+    return read_options({**URL, "streams": "a", **texts}, bounded=True)
 
 
 def test_the_options() -> None:
-    assert options(startingTimestamp="2026-11-15T08:00:00.5Z").starting_ms == 1_794_729_600_500
-    assert options(startingTimestamp="2026-11-15T09:00:00+01:00").starting_ms == 1_794_729_600_000
-    assert options(endingTimestamp='{"/a": "1970-01-01T00:00:01Z"}').ending_ms == {"a": 1000}
+    assert options(startingTimestamp="2026-11-15T08:00:00.5Z").starting_timestamp == 1_794_729_600_500
+    assert options(startingTimestamp="2026-11-15T09:00:00+01:00").starting_timestamp == 1_794_729_600_000
+    assert options(endingTimestamp='{"/a": "1970-01-01T00:00:01Z"}').ending_timestamp == {"a": 1000}
     for text in ("yesterday", "-5", "2026-11-15", "9" * 40, "1.5"):
         with pytest.raises(OptionError, match="must be a time such as"):
             options(startingTimestamp=text)

@@ -35,7 +35,7 @@ class Counting(httpx.HTTPTransport):
 
     def __init__(self, *, without: str = "nothing", together: int = 1) -> None:
         super().__init__(verify=False)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.most = 0
         self._without = without
         self._together = together
@@ -44,7 +44,7 @@ class Counting(httpx.HTTPTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         with self._changed:
-            self.asked.append(f"{request.method} {request.url.path.rpartition('/v1/stream/')[2]}")
+            self.requests.append(f"{request.method} {request.url.path.rpartition('/v1/stream/')[2]}")
             self._under_way += 1
             self.most = max(self.most, self._under_way)
             self._changed.notify_all()
@@ -85,12 +85,12 @@ def named(prefix: str) -> str:
     return ",".join(f"{prefix}/{number:03d}" for number in range(MANY))
 
 
-def options_of(server: Server, **given: str) -> ReadOptions:
-    return read_options({"url": server.url, **given}, bounded=False)
+def options_of(server: Server, **texts: str) -> ReadOptions:
+    return read_options({"url": server.url, **texts}, bounded=False, state=False)
 
 
 def rows_of(options: ReadOptions, client: Client, ranges: list[list[StreamRange]]) -> list[dict[str, str]]:
-    reader = RangeReader(options.connection, client, VALUES, state=False)
+    reader = RangeReader(options, client, VALUES)
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
 
 
@@ -104,13 +104,13 @@ def test_many_streams_are_planned_without_a_request_for_each(
     start = planner.resolve("earliest", planner.check())
     end = planner.advance(start, planner.tails(), limited=False)
     ranges = planner.partitions(from_json(to_json(start)), from_json(to_json(end)))
-    assert transport.asked == ["GET __ds/streams"] * 2
+    assert transport.requests == ["GET __ds/streams"] * 2
     assert [row["value"] for row in rows_of(options, client, ranges)] == [str(number) for number in range(MANY)]
     assert all(row["offset"] != "-1" for row in rows_of(options, client, ranges))
 
     replayed = Planner(options, connect(transport := Counting()))  # by a driver that has seen none of them
     assert replayed.partitions(from_json(to_json(start)), from_json(to_json(end))) == ranges
-    assert transport.asked == ["GET __ds/streams"]
+    assert transport.requests == ["GET __ds/streams"]
 
 
 def test_streams_of_other_servers_are_requested_several_at_a_time(
@@ -119,11 +119,11 @@ def test_streams_of_other_servers_are_requested_several_at_a_time(
     transport = Counting(without="/__ds/", together=3)
     looked = StreamDirectory(options_of(server, streams=named(prefix)), connect(transport))
     assert len(looked.look()) == MANY
-    assert sorted(transport.asked[1:]) == [f"HEAD {path}" for path in named(prefix).split(",")]
+    assert sorted(transport.requests[1:]) == [f"HEAD {path}" for path in named(prefix).split(",")]
     assert 3 <= transport.most <= limits.SPARK_REQUESTS_AT_ONCE
-    transport.asked.clear()
+    transport.requests.clear()
     looked.look()
-    assert "GET __ds/streams" not in transport.asked  # it is known to have none
+    assert "GET __ds/streams" not in transport.requests  # it is known to have none
 
 
 def test_few_named_streams_among_many_others(
@@ -136,9 +136,9 @@ def test_few_named_streams_among_many_others(
     transport = Counting()
     looked = StreamDirectory(options_of(server, streams=",".join(wanted)), connect(transport))
     assert list(looked.look()) == wanted
-    assert transport.asked == ["GET __ds/streams", f"HEAD {wanted[1]}"]
+    assert transport.requests == ["GET __ds/streams", f"HEAD {wanted[1]}"]
     looked.look()
-    assert sorted(transport.asked[2:]) == [f"HEAD {path}" for path in wanted]
+    assert sorted(transport.requests[2:]) == [f"HEAD {path}" for path in wanted]
 
 
 def test_a_pattern_needs_a_list(server: Server, prefix: str, connect: Connect) -> None:
@@ -163,7 +163,7 @@ def test_a_stream_that_is_created_again_between_planning_and_reading(
     client.stream(path).delete()
     client.stream(path).create(messages=[3, 4])
     [ranges] = planner.partitions(start, end)
-    reader = StreamReader(options, VALUES, state=False)
+    reader = StreamReader(options, VALUES)
     if lossy:
         assert list(reader.read(TaskInput(ranges))) == []
         after = planner.advance(end, planner.tails(), limited=False)

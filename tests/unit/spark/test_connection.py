@@ -16,14 +16,13 @@ from headwater.client import Client
 from headwater.errors import HeadwaterError, NetworkError, OptionError, UnauthorizedError
 from headwater.log.content import ContentKind
 from headwater.spark.columns import RangeReader
-from headwater.spark.connection import ConnectionOptions
 from headwater.spark.fetching import fetch
-from headwater.spark.options import read_options, write_options
+from headwater.spark.options import ReadOptions, read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Gatherer, place_of
 from headwater.spark.tables.columns import SCHEMA as TABLE_SCHEMA
-from headwater.spark.tables.options import OptionUse, table_read_options
+from headwater.spark.tables.options import table_read_options
 from headwater.spark.tables.planning import TablePlanner
 from headwater.spark.tables.reading import RowRangeReader
 from tests.edges import free_port
@@ -35,12 +34,12 @@ CA, CLIENT, KEY = (str(CERTIFICATES / name) for name in ("ca.pem", "client.pem",
 VALUES = StructType([StructField("value", StringType())])
 _numbers = itertools.count()
 token = "first-token"  # what `give_token` returns
-asked = 0
+call_count = 0
 
 
 def give_token() -> str:
-    global asked
-    asked += 1
+    global call_count
+    call_count += 1
     return token
 
 
@@ -57,9 +56,9 @@ def path(server: Server) -> str:
 @pytest.fixture
 def guarded(server: Server) -> Iterator[Gate]:
     """A gate that accepts the first token."""
-    with gate(server) as found:
-        found.tokens = {"first-token"}
-        yield found
+    with gate(server) as gated:
+        gated.tokens = {"first-token"}
+        yield gated
 
 
 @pytest.fixture(scope="module")
@@ -69,37 +68,37 @@ def secured(server: Server) -> Iterator[Gate]:
     context.load_cert_chain(CERTIFICATES / "server.pem")
     context.load_verify_locations(CA)
     context.verify_mode = ssl.CERT_REQUIRED
-    with gate(server, context) as found:
-        yield found
+    with gate(server, context) as gated:
+        yield gated
 
 
-def read(url: str, path: str, **given: str) -> list[str]:
+def read(url: str, path: str, **texts: str) -> list[str]:
     """As the driver plans it and, after its options were pickled, as a task reads it."""
-    options = read_options({"url": url, "streams": path, "retryTimeout": "1", **given}, bounded=True)
-    with options.connection.open(patient=False) as client:
+    options = read_options({"url": url, "streams": path, "retryTimeout": "1", **texts}, bounded=True, state=False)
+    with options.open(patient=False) as client:
         planner = Planner(options, client)
-        found = planner.check()
-        ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
-    connection: ConnectionOptions = pickle.loads(pickle.dumps(options.connection))
-    with connection.open() as client:
-        reader = RangeReader(connection, client, VALUES, state=False)
+        streams = planner.check()
+        ranges = planner.partitions(planner.resolve("earliest", streams), planner.resolve("latest", streams))
+    unpickled: ReadOptions = pickle.loads(pickle.dumps(options))
+    with unpickled.open() as client:
+        reader = RangeReader(unpickled, client, VALUES)
         return [v for part in ranges for one in part for b in reader.read(one) for v in b["value"].to_pylist()]
 
 
-def read_table(url: str, name: str, **given: str) -> list[str]:
-    given = {"url": url, "table": name, "retryTimeout": "1", **given}
-    options = table_read_options(given, OptionUse.BATCH)
-    with options.connection.open(patient=False) as client:
+def read_table(url: str, name: str, **texts: str) -> list[str]:
+    texts = {"url": url, "table": name, "retryTimeout": "1", **texts}
+    options = table_read_options(texts, bounded=True)
+    with options.open(patient=False) as client:
         planner = TablePlanner(options, client)
         tail = planner.tail()
         ranges = planner.partitions(planner.start(tail), planner.end(tail))
-        reader = RowRangeReader(options.connection, client, options.table, TABLE_SCHEMA)
+        reader = RowRangeReader(options, client, options.table, TABLE_SCHEMA)
         return [v for one in ranges for b in reader.read(one) for v in b["key"].to_pylist()]
 
 
-def write(url: str, path: str, batch: int, **given: str) -> None:
-    options = write_options({"url": url, "retryTimeout": "1", **given})
-    with options.connection.open() as client:
+def write(url: str, path: str, batch: int, **texts: str) -> None:
+    options = write_options({"url": url, "retryTimeout": "1", **texts})
+    with options.open() as client:
         gatherer = Gatherer(client, ContentKind.JSON, 1000, place_of(path, batch, 0))
         gatherer.add(path, pa.array([b"%d" % batch], pa.binary()))
         Publisher(client, options, path.replace("/", "-")).publish(batch, [gatherer.finish()])
@@ -113,81 +112,81 @@ def by_file(tmp_path: Path, text: str) -> dict[str, str]:
 
 def test_a_token_file_that_changes(guarded: Gate, server: Server, path: str, tmp_path: Path) -> None:
     options = read_options({"url": guarded.url, "streams": path, **by_file(tmp_path, "first-token\n")}, bounded=False)
-    with options.connection.open() as client:  # as long as a query runs
+    with options.open() as client:  # as long as a query runs
         planner = Planner(options, client)
         assert list(planner.tails()) == [path]
         by_file(tmp_path, "second-token\n")
         guarded.tokens = {"second-token"}
         assert list(planner.tails()) == [path]
         assert guarded.refused == 1
-    given = by_file(tmp_path, "second-token")
-    assert read(guarded.url, path, **given) == ["1", "2"]
-    assert read_table(guarded.url, path, **given) == ["a", "b"]
-    write(guarded.url, f"{path}/written", 0, **given)
+    texts = by_file(tmp_path, "second-token")
+    assert read(guarded.url, path, **texts) == ["1", "2"]
+    assert read_table(guarded.url, path, **texts) == ["a", "b"]
+    write(guarded.url, f"{path}/written", 0, **texts)
     assert guarded.refused == 1  # others read the file as it is
     guarded.tokens = {"third-token"}
     with pytest.raises(UnauthorizedError):
-        read(guarded.url, path, **given)
+        read(guarded.url, path, **texts)
     by_file(tmp_path, "third-token")
-    assert read(guarded.url, path, **given) == ["1", "2"]
+    assert read(guarded.url, path, **texts) == ["1", "2"]
 
 
 def test_the_token_function_is_called_again_when_its_token_was_refused(guarded: Gate, path: str) -> None:
-    global token, asked
-    given = {"tokenFunction": f"{__name__}:give_token"}
-    assert read(guarded.url, path, **given) == read(guarded.url, path, **given) == ["1", "2"]
-    assert asked == 1
+    global token, call_count
+    texts = {"tokenFunction": f"{__name__}:give_token"}
+    assert read(guarded.url, path, **texts) == read(guarded.url, path, **texts) == ["1", "2"]
+    assert call_count == 1
     token = "second-token"
     guarded.tokens = {token}
-    assert read(guarded.url, path, **given) == ["1", "2"]
-    assert read_table(guarded.url, path, **given) == ["a", "b"]
-    assert asked == 2
+    assert read(guarded.url, path, **texts) == ["1", "2"]
+    assert read_table(guarded.url, path, **texts) == ["a", "b"]
+    assert call_count == 2
 
 
 @pytest.mark.parametrize(
-    "given",
+    "texts",
     [
         {"headers": '{"X-Api-Key": "s3cr3t", "x-tenant": "a"}'},
         {"header.X-Api-Key": "s3cr3t", "header.X-TENANT": "a"},
         {"headers": '{"X-Api-Key": "other"}', "header.x-api-key": "s3cr3t", "header.X-Tenant": "a"},
     ],
 )
-def test_headers_are_sent_with_every_request(server: Server, path: str, given: dict[str, str]) -> None:
-    with gate(server) as found:
-        assert read(found.url, path, **given) == ["1", "2"]
-        assert read_table(found.url, path, **given) == ["a", "b"]
-        write(found.url, f"{path}/{next(_numbers)}", 0, **given)
-        assert len(found.seen) > 10
-        assert all((one.get("x-api-key"), one.get("x-tenant")) == ("s3cr3t", "a") for one in found.seen)
+def test_headers_are_sent_with_every_request(server: Server, path: str, texts: dict[str, str]) -> None:
+    with gate(server) as gated:
+        assert read(gated.url, path, **texts) == ["1", "2"]
+        assert read_table(gated.url, path, **texts) == ["a", "b"]
+        write(gated.url, f"{path}/{next(_numbers)}", 0, **texts)
+        assert len(gated.seen) > 10
+        assert all((one.get("x-api-key"), one.get("x-tenant")) == ("s3cr3t", "a") for one in gated.seen)
 
 
 def test_an_authorization_header_of_another_scheme(server: Server, path: str) -> None:
-    with gate(server) as found:
-        read(found.url, path, **{"header.Authorization": "Basic abc"})
-        assert all(one["authorization"] == "Basic abc" for one in found.seen)
+    with gate(server) as gated:
+        read(gated.url, path, **{"header.Authorization": "Basic abc"})
+        assert all(one["authorization"] == "Basic abc" for one in gated.seen)
 
 
 def test_tls_with_an_authority_and_a_certificate(secured: Gate, path: str) -> None:
-    given = {"caFile": CA, "clientCertificate": CLIENT, "clientKey": KEY}
+    texts = {"caFile": CA, "clientCertificate": CLIENT, "clientKey": KEY}
     secured.seen.clear()
-    assert read(secured.url, path, **given) == ["1", "2"]
+    assert read(secured.url, path, **texts) == ["1", "2"]
     assert "accept-encoding" not in secured.seen[-1]  # the last one came over the connection of `fetching`
-    assert read_table(secured.url, path, **given) == ["a", "b"]
-    write(secured.url, f"{path}/{next(_numbers)}", 0, **given)
-    options = read_options({"url": secured.url, "streams": path, **given}, bounded=True)
-    with options.connection.open() as client:
-        [answer] = fetch(options.connection, client.stream(path).url, "-1", client.stream(path).head().tail_offset)
+    assert read_table(secured.url, path, **texts) == ["a", "b"]
+    write(secured.url, f"{path}/{next(_numbers)}", 0, **texts)
+    options = read_options({"url": secured.url, "streams": path, **texts}, bounded=True)
+    with options.open() as client:
+        [answer] = fetch(options, client.stream(path).url, "-1", client.stream(path).head().tail_offset)
     assert answer[0] == b"[1,2]"
 
 
-@pytest.mark.parametrize("given", [{}, {"caFile": CA}, {"clientCertificate": CLIENT, "clientKey": KEY}])
-def test_tls_without_the_needed_certificates(secured: Gate, path: str, given: dict[str, str]) -> None:
+@pytest.mark.parametrize("texts", [{}, {"caFile": CA}, {"clientCertificate": CLIENT, "clientKey": KEY}])
+def test_tls_without_the_needed_certificates(secured: Gate, path: str, texts: dict[str, str]) -> None:
     with pytest.raises(NetworkError):
-        read(secured.url, path, **given)
+        read(secured.url, path, **texts)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("texts", "message"),
     [
         ({"token": "a", "tokenFile": "b"}, "set only one of"),
         ({"tokenFile": "b", "tokenFunction": "a:b"}, "set only one of"),
@@ -203,15 +202,15 @@ def test_tls_without_the_needed_certificates(secured: Gate, path: str, given: di
         ({"tokenfiles": "x"}, "did you mean tokenFile?"),
     ],
 )
-def test_invalid_connection_options(given: dict[str, str], told: str) -> None:
+def test_invalid_connection_options(texts: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        read_options({"url": "http://127.0.0.1:1", "streams": "a", **given}, bounded=True)
-    assert told in str(caught.value)
-    assert "s3cr3t" not in str(caught.value) or "tokenFunction" in given
+        read_options({"url": "http://127.0.0.1:1", "streams": "a", **texts}, bounded=True)
+    assert message in str(caught.value)
+    assert "s3cr3t" not in str(caught.value) or "tokenFunction" in texts
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("texts", "message"),
     [
         ({"tokenFile": "missing"}, "tokenFile missing cannot be read"),
         ({"tokenFile": __file__}, "must contain one token"),
@@ -222,17 +221,17 @@ def test_invalid_connection_options(given: dict[str, str], told: str) -> None:
         ({"clientCertificate": CLIENT, "clientKey": str(CERTIFICATES / "encrypted.key")}, "cannot be used"),
     ],
 )
-def test_missing_files_and_functions(path: str, given: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
-        read("https://127.0.0.1:1", path, **given)
+def test_missing_files_and_functions(path: str, texts: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        read("https://127.0.0.1:1", path, **texts)
 
 
 def test_secrets_are_not_shown(guarded: Gate, path: str) -> None:
     options = read_options({"url": guarded.url, "streams": path, "header.x-key": "s3cr3t"}, bounded=True)
-    assert "s3cr3t" not in f"{options!r} {options} {options.connection!r}"
-    for given in ({"token": "s3cr3t"}, {"header.authorization": "s3cr3t"}):
+    assert "s3cr3t" not in f"{options!r} {options} {options!r}"
+    for texts in ({"token": "s3cr3t"}, {"header.authorization": "s3cr3t"}):
         with pytest.raises(HeadwaterError) as caught:
-            read(guarded.url, path, **given)
+            read(guarded.url, path, **texts)
         assert "s3cr3t" not in f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
 
 
@@ -249,7 +248,7 @@ def test_targets_are_created_with_a_lifetime(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("texts", "message"),
     [
         ({"targetTtl": "60", "targetExpiresAt": "2099-01-31T00:00:00Z"}, "set either targetTtl"),
         ({"targetTtl": "60", "createTarget": "false"}, "createTarget is false"),
@@ -257,18 +256,18 @@ def test_targets_are_created_with_a_lifetime(server: Server) -> None:
         ({"targetTtl": "0"}, "above 0"),
     ],
 )
-def test_invalid_lifetimes(given: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
-        write_options({"url": "http://127.0.0.1:1", "stream": "a", **given})
+def test_invalid_lifetimes(texts: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        write_options({"url": "http://127.0.0.1:1", "stream": "a", **texts})
 
 
 @pytest.mark.parametrize(("patient", "logged"), [(True, ["attempt 1 failed,", "attempt 2 failed,"]), (False, [])])
 def test_retries_are_logged_unless_there_are_few(
     caplog: pytest.LogCaptureFixture, patient: bool, logged: list[str]
 ) -> None:
-    given = {"url": f"http://127.0.0.1:{free_port()}", "streams": "a", "retryTimeout": "1"}
-    options = read_options(given, bounded=True)
-    with options.connection.open(patient=patient) as client, pytest.raises(NetworkError):
+    texts = {"url": f"http://127.0.0.1:{free_port()}", "streams": "a", "retryTimeout": "1"}
+    options = read_options(texts, bounded=True)
+    with options.open(patient=patient) as client, pytest.raises(NetworkError):
         client.stream("a").head()
-    told = [record.getMessage() for record in caplog.records if record.name == "headwater.spark.connection"]
-    assert [text[:17] for text in told[:2]] == logged
+    messages = [record.getMessage() for record in caplog.records if record.name == "headwater.spark.connection"]
+    assert [text[:17] for text in messages[:2]] == logged

@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from headwater.errors import OptionError
 from headwater.spark.columns import values_type
 from headwater.spark.decoding import Events
-from headwater.spark.options import read_options
+from headwater.spark.options import StateReadOptions, read_options
 
 USER = StructType([StructField("name", StringType())])
 ITEM = StructType([StructField("left", IntegerType())])
@@ -22,7 +22,8 @@ def change(kind: str, operation: str = "insert", **fields: Any) -> dict[str, Any
 
 
 def decoded(schema: StructType, *events: dict[str, Any], by_type: bool = False) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = Events(schema, by_type=by_type).decode_array(json.dumps(events).encode()).to_pylist()
+    options = StateReadOptions(url="", value_schema={"user": "name STRING"} if by_type else None)
+    rows: list[dict[str, Any]] = Events(schema, options).decode_array(json.dumps(events).encode()).to_pylist()
     return rows
 
 
@@ -63,9 +64,10 @@ def test_deletes_and_old_values_are_never_bad() -> None:
 
 
 def test_the_option_value_schema() -> None:
-    def schema(**given: str) -> Any:
-        given = {name.replace("_", "."): value for name, value in given.items()}
-        return read_options({"url": "http://h", "streams": "s", **given}, bounded=False).value_schema
+    def schema(**texts: str) -> Any:
+        texts = {name.replace("_", "."): value for name, value in texts.items()}
+        options = read_options({"url": "http://h", "streams": "s", **texts}, bounded=False)
+        return options.value_schema if isinstance(options, StateReadOptions) else None
 
     assert schema() is None
     assert values_type(schema()) == "STRING"
@@ -73,7 +75,7 @@ def test_the_option_value_schema() -> None:
     by_type = "STRUCT<`user`: STRUCT<a INT>, `Big`: STRUCT<b INT>>"
     assert values_type(schema(valueSchema='{"user": "a INT", "Big": "b INT"}')) == by_type
     assert schema(valueSchema_user="a INT", valueschema_item="b INT") == {"user": "a INT", "item": "b INT"}
-    with pytest.raises(OptionError, match="set either valueSchema for all types"):
+    with pytest.raises(OptionError, match=r"for all, or valueSchema\.NAME for each"):
         schema(valueSchema="a INT", valueSchema_user="a INT")
     with pytest.raises(OptionError, match="JSON by type"):
         schema(valueSchema='{"user": 1}')
@@ -98,7 +100,7 @@ def test_changes_alone_are_decoded_as_among_other_events(count: int, delete_valu
     schema = StructType([StructField(name, StringType()) for name in names])
     for changes in (_CHANGES[:count], _CHANGES[count - 1 :]):
         texts = [json.dumps(events).encode() for events in (changes, [*changes, {"headers": {"control": "reset"}}])]
-        decoder = Events(schema, sized=True, delete_values=delete_values)
+        decoder = Events(schema, StateReadOptions(url="", delete_values=delete_values), sized=True)
         alone, among = (decoder.decode_array(text).to_pylist() for text in texts)
         kept = [row.keys() & {*names, "bad", "size"} for row in alone]
         assert [{name: row[name] for name in wanted} for row, wanted in zip(alone, kept, strict=True)] == [

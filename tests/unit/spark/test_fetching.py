@@ -10,10 +10,14 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client
+from headwater.errors import MessageError
+from headwater.positions import Position
 from headwater.spark.columns import RangeReader
 from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import read_options
 from headwater.spark.planning import Planner
+from headwater.spark.positions import StreamRange
+from tests.cli.stubs import Answer, stub_server
 from tests.fault.hostile import Fate, hostile, seeded
 from tests.servers import Server
 
@@ -33,16 +37,16 @@ def path(server: Server) -> str:
 
 
 def test_a_range_is_fetched_in_consecutive_responses(server: Server, path: str) -> None:
-    options = read_options({"url": server.url, "streams": path}, bounded=True)
+    options = read_options({"url": server.url, "streams": path}, bounded=True, state=False)
     with Client(server.url) as client:
         url, until = client.stream(path).url, client.stream(path).head().tail_offset
-    answers = list(fetch(options.connection, url, "-1", until))
+    answers = list(fetch(options, url, "-1", until))
     assert len(answers) > 2
     assert answers[-1][1] == until
     assert sum(len(body) for body, _ in answers) > 5_000_000
     with pytest.raises(UnexpectedAnswerError):
-        list(fetch(options.connection, f"{url}/missing", "-1", until))
-    assert list(fetch(options.connection, url, until, until)) == []
+        list(fetch(options, f"{url}/missing", "-1", until))
+    assert list(fetch(options, url, until, until)) == []
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SEEDS", "8"))))
@@ -54,12 +58,12 @@ def test_no_row_is_lost_if_fetching_fails(server: Server, path: str, seed: int) 
         return Fate(fate.kind, chance.randrange(2_500_000)) if fate.kind in ("cut", "reset") else fate
 
     with hostile(server, decide) as proxy:
-        options = read_options({"url": proxy.url, "streams": path, "minPartitions": "3"}, bounded=True)
-        with options.connection.open() as client:
+        options = read_options({"url": proxy.url, "streams": path, "minPartitions": "3"}, bounded=True, state=False)
+        with options.open() as client:
             planner = Planner(options, client)
-            found = planner.check()
-            ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
-            reader = RangeReader(options.connection, client, SCHEMA, state=False)
+            streams = planner.check()
+            ranges = planner.partitions(planner.resolve("earliest", streams), planner.resolve("latest", streams))
+            reader = RangeReader(options, client, SCHEMA)
             values = [
                 value
                 for part in ranges
@@ -68,6 +72,25 @@ def test_no_row_is_lost_if_fetching_fails(server: Server, path: str, seed: int) 
                 for value in batch["value"].to_pylist()
             ]
     assert [value.partition(",")[0] for value in values] == [f'{{"n":{n}' for n in range(50)]
+
+
+def test_a_message_that_is_nested_too_deeply_is_an_error_with_its_position() -> None:
+    """Another server may send it."""
+    end = "0000000000000000_0000000000200030"
+    deep = b"[" * 100_000 + b"]" * 100_000
+
+    def answer(method: str, path: str) -> Answer:
+        headers = {"content-type": "application/json", "stream-next-offset": end, "stream-up-to-date": "true"}
+        return 200, headers, b'[{"n":1},' + deep + b',{"n":2}]'
+
+    with stub_server(answer) as stub:
+        options = read_options({"url": stub.url, "streams": "deep"}, bounded=True, state=False)
+        part = StreamRange("deep", "application/json", Position("-1"), Position(end), exact=True)
+        with options.open() as client:
+            reader = RangeReader(options, client, SCHEMA)
+            with pytest.raises(MessageError, match="JSON is nested too deeply") as error:
+                list(reader.read(part))
+    assert (error.value.offset, error.value.skip) == ("-1", 1)
 
 
 def test_the_client_reads_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,11 +133,11 @@ def test_the_offsets_of_a_batch(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchTimestampMs":1}\n{"a":"7"}')
     (tmp_path / "offsets" / "4").write_text('v1\n{"batchTimestampMs":2}\n{"a":"7"}')
     (tmp_path / "offsets" / "5").write_text('v1\n{"batchTimestampMs":2}\n{"a":"8"}')
-    found = tmp_path / "offsets"
+    directory = tmp_path / "offsets"
     for location in (str(tmp_path), tmp_path.as_uri()):
-        assert offsets_directory(location) == found
-    assert offsets_of(found, 3) == offsets_of(found, 4) != offsets_of(found, 5)
-    assert offsets_of(found, 6) == ""
+        assert offsets_directory(location) == directory
+    assert offsets_of(directory, 3) == offsets_of(directory, 4) != offsets_of(directory, 5)
+    assert offsets_of(directory, 6) == ""
     for elsewhere in ("s3://bucket/x", str(tmp_path / "no"), None):
         assert offsets_directory(elsewhere) is None
 
@@ -192,7 +192,7 @@ class Amnesiac(httpx.HTTPTransport):
 def test_a_lost_response_to_a_list_that_is_stored_in_pieces(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
     writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
-    writer.options = msgspec.structs.replace(writer.options, request_bytes=200)
+    writer.options = msgspec.structs.replace(writer.options, max_request_bytes=200)
     for transport in (Amnesiac(verify=False), httpx.HTTPTransport(verify=False)):
         with contextlib.suppress(Killed), client_of(server, transport) as client:
             gatherer = Gatherer(client, ContentKind.JSON, 200, place_of(writer.writer, 0, 0))

@@ -57,7 +57,7 @@ def reader(server: Server, extended: bool) -> Iterator[Client]:
 def rows_of(
     options: ReadOptions, client: Client, ranges: list[list[StreamRange]], schema: StructType = VALUES
 ) -> list[dict[str, object]]:
-    reader = RangeReader(options.connection, client, schema, state=schema is STATES)
+    reader = RangeReader(options, client, schema)
     return [row for part in ranges for one in part for batch in reader.read(one) for row in batch.to_pylist()]
 
 
@@ -78,14 +78,14 @@ def test_any_limits_and_any_splits_read_everything_once(
         client.stream(paths[0]).fork(f"{prefix}/fork")
         paths.append(f"{prefix}/fork")
         numbers[paths[0]] = numbers[f"{prefix}/fork"] = 5
-    given = {"url": server.url, "streams": ",".join(paths), "minPartitions": str(chance.randint(1, 5))}
+    texts = {"url": server.url, "streams": ",".join(paths), "minPartitions": str(chance.randint(1, 5))}
     if chance.random() < 0.7:
-        given["maxRecordsPerTrigger"] = str(chance.randint(1, 40))
+        texts["maxRecordsPerTrigger"] = str(chance.randint(1, 40))
     if chance.random() < 0.5:
-        given["maxBytesPerTrigger"] = str(chance.randint(5, 400))
-    options = read_options(given, bounded=False)
+        texts["maxBytesPerTrigger"] = str(chance.randint(5, 400))
+    options = read_options(texts, bounded=False, state=False)
     planner = Planner(options, reader)
-    place: Places = planner.resolve(options.starting, planner.check())
+    place: Places = planner.resolve(options.starting_offsets, planner.check())
     read: dict[str, list[str]] = {path: [] for path in paths}
     for _ in range(chance.randint(2, 6)):
         for path in paths:
@@ -100,8 +100,8 @@ def test_any_limits_and_any_splits_read_everything_once(
             if chance.random() < 0.3:  # the driver died, and another replays the batch
                 planner = Planner(options, reader)
             rows = rows_of(options, reader, planner.partitions(from_json(to_json(place)), end))
-            if options.records_max is not None:
-                assert 0 < len(rows) <= options.records_max
+            if options.max_records_per_trigger is not None:
+                assert 0 < len(rows) <= options.max_records_per_trigger
             for path in paths:
                 own = planner.partitions({path: place.get(path, StreamPlace())}, {path: end[path]})
                 read[path] += [str(row["value"]) for row in rows_of(options, reader, own)]
@@ -120,13 +120,13 @@ def test_offset_and_position_of_a_row_lead_to_its_message(server: Server, client
     stream.create()
     for start in range(0, 90, 9):
         stream.append_many(range(start, start + 9))
-    options = read_options({"url": server.url, "streams": path, "minPartitions": "4"}, bounded=True)
+    options = read_options({"url": server.url, "streams": path, "minPartitions": "4"}, bounded=True, state=False)
     planner = Planner(options, client)
-    end = planner.resolve(options.ending, planner.check())
+    end = planner.resolve(options.ending_offsets, planner.check())
     for place in (StreamPlace(), StreamPlace("-1", 4), StreamPlace(stream.splits(parts=3).splits[0], 11)):
         for row in rows_of(options, client, planner.partitions({path: place}, end))[::5]:
-            [found, *_] = stream.read(type=bytes, offset=str(row["offset"]), skip=int(str(row["position"]))).all()
-            assert found.decode() == row["value"]
+            [message, *_] = stream.read(type=bytes, offset=str(row["offset"]), skip=int(str(row["position"]))).all()
+            assert message.decode() == row["value"]
 
 
 @pytest.mark.parametrize("extended", [True, False])
@@ -141,10 +141,10 @@ def test_the_order_of_events(server: Server, client: Client, reader: Client, ext
             for n in range(start, start + 6)
         ]
         stream.append_many(events)
-    found = []
+    every_order = []
     for parts, limit in ((1, "60"), (3, "60"), (2, "7"), (1, "1")):
-        given = {"url": server.url, "streams": path, "minPartitions": str(parts), "maxRecordsPerTrigger": limit}
-        options = read_options(given, bounded=False)
+        texts = {"url": server.url, "streams": path, "minPartitions": str(parts), "maxRecordsPerTrigger": limit}
+        options = read_options(texts, bounded=False)
         planner = Planner(options, reader)
         place: Places = planner.resolve("earliest", planner.check())
         orders: dict[str, int] = {}
@@ -154,9 +154,9 @@ def test_the_order_of_events(server: Server, client: Client, reader: Client, ext
             place = end
         assert sorted(orders, key=orders.__getitem__) == [str(n) for n in range(60)]
         assert len(set(orders.values())) == 60
-        found.append(orders)
+        every_order.append(orders)
     if extended:
-        assert all(orders == found[0] for orders in found)
+        assert all(orders == every_order[0] for orders in every_order)
 
 
 def test_small_ranges_of_many_streams_share_tasks(
@@ -166,10 +166,10 @@ def test_small_ranges_of_many_streams_share_tasks(
     prefix = f"planning/{next(_numbers)}"
     for number in range(10):
         client.stream(f"{prefix}/{number}").create(messages=[number])
-    options = read_options({"url": server.url, "pattern": f"{prefix}/*"}, bounded=True)
+    options = read_options({"url": server.url, "pattern": f"{prefix}/*"}, bounded=True, state=False)
     planner = Planner(options, client)
-    found = planner.check()
-    ranges = planner.partitions(planner.resolve("earliest", found), planner.resolve("latest", found))
+    streams = planner.check()
+    ranges = planner.partitions(planner.resolve("earliest", streams), planner.resolve("latest", streams))
     assert len(ranges) == 4
     assert [row["value"] for row in rows_of(options, client, ranges)] == [str(number) for number in range(10)]
 
@@ -180,7 +180,7 @@ def test_a_stream_that_is_shorter_now(server: Server, client: Client) -> None:
     client.stream(path).create(messages=[1, 2, 3])
     tail = client.stream(path).head().tail_offset
     beyond = StreamPlace(tail[:-4] + "9999")
-    options = read_options({"url": server.url, "streams": path}, bounded=False)
+    options = read_options({"url": server.url, "streams": path}, bounded=False, state=False)
     with pytest.raises(DataLossError, match=f"{path}: unread data after {beyond.offset}"):
         Planner(options, client).advance({path: beyond}, Planner(options, client).tails(), limited=True)
 
@@ -191,7 +191,7 @@ def test_a_stream_that_the_options_no_longer_select(server: Server, client: Clie
     for name in "ab":
         client.stream(f"{path}/{name}").create(messages=[1])
     for wanted in ({"streams": f"{path}/a"}, {"pattern": f"{path}/[a]"}):
-        options = read_options({"url": server.url, **wanted}, bounded=False)
+        options = read_options({"url": server.url, **wanted}, bounded=False, state=False)
         planner = Planner(options, client)
         start = {f"{path}/a": StreamPlace(), f"{path}/b": StreamPlace("x")}
         end = planner.advance(start, planner.tails(), limited=True)
@@ -203,7 +203,7 @@ def test_a_stream_that_was_created_again_is_read_from_its_beginning(server: Serv
     """Rows have the offset of the new incarnation, not -1, which sorts before all others."""
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1, 2])
-    options = read_options({"url": server.url, "stream": path, "failOnDataLoss": "false"}, bounded=False)
+    options = read_options({"url": server.url, "stream": path, "failOnDataLoss": "false"}, bounded=False, state=False)
     before = {path: StreamPlace(client.stream(path).head().tail_offset)}
     client.stream(path).delete()
     client.stream(path).create()
@@ -219,7 +219,7 @@ def test_a_replayed_range_of_a_stream_that_was_created_again(server: Server, cli
     """With failOnDataLoss false: the old range is lost, and the next batch reads the new stream from its beginning."""
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(messages=[1])
-    options = read_options({"url": server.url, "streams": path, "failOnDataLoss": "false"}, bounded=False)
+    options = read_options({"url": server.url, "streams": path, "failOnDataLoss": "false"}, bounded=False, state=False)
     planner = Planner(options, client)
     start = planner.advance({}, planner.tails(), limited=True)
     client.stream(path).append(2)
@@ -238,7 +238,7 @@ def test_batches_are_limited_in_bytes(server: Server, client: Client, reader: Cl
     stream.create(content_type="application/octet-stream")
     for _ in range(5):
         stream.append(b"0123456789")
-    options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": "25"}, bounded=False)
+    options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": "25"}, bounded=False, state=False)
     planner = Planner(options, reader)
     place: Places = {path: StreamPlace()}
     sizes, read = [], ""
@@ -256,7 +256,9 @@ def test_text_is_limited_between_characters(server: Server, client: Client, read
         path = f"planning/{next(_numbers)}"
         text = "aé𝄞" * 10
         client.stream(path).create(content_type="text/plain", messages=[text])
-        options = read_options({"url": server.url, "streams": path, "maxBytesPerTrigger": str(size)}, bounded=False)
+        options = read_options(
+            {"url": server.url, "streams": path, "maxBytesPerTrigger": str(size)}, bounded=False, state=False
+        )
         planner = Planner(options, reader)
         place: Places = {path: StreamPlace()}
         read = ""
@@ -272,7 +274,7 @@ def test_a_range_that_was_truncated(server: Server, client: Client, content_type
     path = f"planning/{next(_numbers)}"
     client.stream(path).create(content_type=content_type, messages=["123"])
     tail = client.stream(path).head().tail_offset
-    options = read_options({"url": server.url, "streams": path}, bounded=False)
+    options = read_options({"url": server.url, "streams": path}, bounded=False, state=False)
     for start, extra in ((StreamPlace("-1", 7), 0), (StreamPlace(), 9)):
         with pytest.raises(DataLossError):
             rows_of(options, client, [[StreamRange(path, content_type, start, Position(tail, extra))]])
@@ -300,8 +302,8 @@ def test_patterns(pattern: str, matching: list[str], other: list[str]) -> None:
 # Deleted streams
 
 
-def options_of(server: Server, **given: str) -> ReadOptions:
-    return read_options({"url": server.url, **given}, bounded=False)
+def options_of(server: Server, **texts: str) -> ReadOptions:
+    return read_options({"url": server.url, **texts}, bounded=False, state=False)
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": "1"}])
@@ -321,11 +323,11 @@ def test_a_stream_that_was_closed_read_to_its_end_and_deleted(
 
     def read() -> list[object]:
         nonlocal place
-        planner, found = Planner(options, client), []
+        planner, rows = Planner(options, client), []
         while (end := to_json(planner.advance(from_json(place), planner.tails(), limited=True))) != place:
-            found += rows_of(options, client, planner.partitions(from_json(place), from_json(end)))
+            rows += rows_of(options, client, planner.partitions(from_json(place), from_json(end)))
             place = end
-        return [row["value"] for row in found]
+        return [row["value"] for row in rows]
 
     assert sorted(map(str, read())) == ["1", "1", "2", "2"]
     if after:
@@ -361,19 +363,19 @@ def test_a_restart_without_a_named_stream(server: Server, client: Client) -> Non
     path = f"planning/{next(_numbers)}"
     client.stream(f"{path}/a").create(messages=[1])
     client.stream(f"{path}/b").create(messages=[2])
-    given = {"url": server.url, "streams": f"{path}/a,{path}/b", "failOnDataLoss": "false"}
-    options = read_options(given, bounded=False)
+    texts = {"url": server.url, "streams": f"{path}/a,{path}/b", "failOnDataLoss": "false"}
+    options = read_options(texts, bounded=False, state=False)
     planner = Planner(options, client)
     start = planner.advance({}, planner.tails(), limited=True)
     client.stream(f"{path}/b").delete()
     for kind in (DurableStreamsFormat, StreamStateFormat):
-        for lossy in (given, {**given, "failOnDataLoss": "true"}):
+        for lossy in (texts, {**texts, "failOnDataLoss": "true"}):
             assert "`value` STRING" in kind(lossy).schema()
-    again = StreamReader(options, VALUES, state=False)
+    again = StreamReader(options, VALUES)
     end = again.latestOffset(to_json(start), ReadAllAvailable())
     assert list(end) == [f"{path}/a"]
     assert again.initialOffset() == {f"{path}/a": "-1"}
-    strict = StreamReader(options_of(server, streams=f"{path}/a,{path}/b"), VALUES, state=False)
+    strict = StreamReader(options_of(server, streams=f"{path}/a,{path}/b"), VALUES)
     with pytest.raises(StreamNotFoundError, match=f"no stream at {path}/b"):
         strict.initialOffset()
     strict.stop()
@@ -443,13 +445,13 @@ def test_patterns_match_no_snapshots_and_internal_streams(server: Server, client
         client.stream(f"{path}/{name}").create()
     client.stream(f"_spark/{path}/list").create()
 
-    def found(pattern: str) -> list[str]:
+    def matches(pattern: str) -> list[str]:
         planner = Planner(options_of(server, pattern=pattern), client)
         return [one.removeprefix(f"{path}/") for one in planner.tails() if path in one]
 
-    assert found(f"{path}/**") == ["a", "b/c"]
-    assert found("**") == ["a", "b/c"]
-    assert found(f"{path}/**.snapshots/*") == ["a.snapshots/1", "b/c.snapshots/2"]
+    assert matches(f"{path}/**") == ["a", "b/c"]
+    assert matches("**") == ["a", "b/c"]
+    assert matches(f"{path}/**.snapshots/*") == ["a.snapshots/1", "b/c.snapshots/2"]
 
 
 # After a restore
@@ -465,7 +467,7 @@ class Restored:
     @contextlib.contextmanager
     def planner(self) -> Iterator[tuple[Planner, Client, ReadOptions]]:
         with self.servers.serve() as server, Client(server.url) as client:
-            options = read_options({"url": server.url, "streams": "s", **self._options}, bounded=False)
+            options = read_options({"url": server.url, "streams": "s", **self._options}, bounded=False, state=False)
             yield Planner(options, client), client, options
 
     def lose(self, *lost: object, closed: bool = False) -> dict[str, StreamPlace]:

@@ -75,8 +75,8 @@ def test_rows_are_unknown_before_the_first_batch_ends() -> None:
 
 
 def test_a_line_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[list[StreamLag]] = []
-    listener = QueryProgress(lambda _, behind: told.append(behind))
+    lags: list[list[StreamLag]] = []
+    listener = QueryProgress(lambda _, behind: lags.append(behind))
     with caplog.at_level(logging.INFO, "headwater.spark.progress"):
         for end in (at(100), at(300)):
             streams = source({"a": at(0)}, {"a": end}, {"a": at(300)})
@@ -85,7 +85,7 @@ def test_a_line_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
         "query orders, batch 3: 10 rows in 1.5 s; behind by 200 bytes, about 20 rows, in 1 of 1 streams, most in a",
         "query orders, batch 3: 10 rows in 1.5 s; up to date",
     ]
-    assert told == [[StreamLag("a", 200, 20)], [StreamLag("a", 0, 0)]]
+    assert lags == [[StreamLag("a", 200, 20)], [StreamLag("a", 0, 0)]]
 
 
 def test_a_checkpoint(server: Server, tmp_path: Path) -> None:

@@ -36,18 +36,18 @@ class Mortal(httpx.BaseTransport):
         self._real = httpx.HTTPTransport(verify=False)
         self._lives = lives
         self._answered = answered
-        self.asked = 0
+        self.request_count = 0
 
     def close(self) -> None:
         self._real.close()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked += 1
-        if self.asked == self._lives and not self._answered:
+        self.request_count += 1
+        if self.request_count == self._lives and not self._answered:
             raise Killed
         response = self._real.handle_request(request)
         response.read()
-        if self.asked == self._lives:
+        if self.request_count == self._lives:
             raise Killed
         return response
 
@@ -85,11 +85,11 @@ class Query:
 
     def gather(self, batch: int, rows: list[int], parts: int) -> list[list[RowChunk]]:
         """The chunks of tasks for rows in this many partitions. Odd rows go to the second target, if there is one."""
-        found = []
+        gathered = []
         with client_of(self._server) as client:
             for part in range(parts):
                 place = place_of(self.writer, batch, part)
-                gatherer = Gatherer(client, ContentKind.JSON, self.options.request_bytes, place)
+                gatherer = Gatherer(client, ContentKind.JSON, self.options.max_request_bytes, place)
                 own = rows[len(rows) * part // parts : len(rows) * (part + 1) // parts]
                 for start in range(0, len(own), 7):
                     some = own[start : start + 7]
@@ -100,8 +100,8 @@ class Query:
                         messages = [b"%d" % row for row in some if row % 2 in wanted]
                         if target is not None and messages:
                             gatherer.add(target, pa.array(messages, pa.binary()))
-                found.append(gatherer.finish())
-        return found
+                gathered.append(gatherer.finish())
+        return gathered
 
     def attempt(self, batch: int, rows: list[int], parts: int, transport: httpx.BaseTransport | None = None) -> None:
         gathered = self.gather(batch, rows, parts)
@@ -115,8 +115,8 @@ class Query:
 
     def stored(self) -> list[str]:
         with client_of(self._server) as client:
-            found = [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
-            return [path for path in found if not path.endswith(("/list", "/fence"))]
+            paths = [info.path for info in client.list(f"{JOURNAL_ROOT}/{self.writer}/")]
+            return [path for path in paths if not path.endswith(("/list", "/fence"))]
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +153,7 @@ def test_a_crash_at_any_request_and_a_replay_with_other_partitions(
         query.attempt(1, list(reversed(rows)), 2)  # Spark repeats the batch if it crashed before it recorded the commit
         query.attempt(2, [100], 1)
         assert sorted(query.published()) == [-2, -1, *range(ROWS), 100], lives
-        if transport.asked < lives:
+        if transport.request_count < lives:
             assert lives > (3 if request_bytes > 1000 else 12)
             return
 

@@ -78,11 +78,11 @@ def test_each_value_must_be_one_json_text(texts: list[bytes]) -> None:
         return True
 
     try:
-        found = checked_json(pa.array(texts, pa.binary())).to_pylist()
+        column = checked_json(pa.array(texts, pa.binary())).to_pylist()
     except SchemaError:
         assert not all(map(is_json, texts)) or any(b"\\ud" in text.lower() for text in texts)
         return
-    assert [json.loads(text) for text in found] == [json.loads(text) for text in texts]
+    assert [json.loads(text) for text in column] == [json.loads(text) for text in texts]
 
 
 def test_invalid_utf_8_has_its_own_error() -> None:
@@ -166,12 +166,12 @@ def test_numbers_that_json_does_not_have() -> None:
 def test_rows_go_to_their_targets_in_order() -> None:
     schema = strings("stream", "value")
     batch = pa.RecordBatch.from_pydict({"stream": ["b", "/a/", "b", "a"], "value": ["1", "2", "3", "4"]})
-    found = [
+    groups = [
         (target, part.to_pylist())
         for target, part in MessageEncoder(schema, None, ContentKind.JSON, state=False).encode(batch)
     ]
     by_target: dict[str, list[bytes]] = {}
-    for target, messages in found:
+    for target, messages in groups:
         by_target.setdefault(target, []).extend(messages)
     assert by_target["b"] == [b"1", b"3"]
     assert sorted(by_target["a"]) == [b"2", b"4"]

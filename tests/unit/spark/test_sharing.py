@@ -31,14 +31,14 @@ class Records:
         self._has_times = has_times
 
     def walk(self, shares: Mapping[str, tuple[StreamPlace, StreamPlace, BatchLimits]]) -> dict[str, Walked]:
-        found = {}
+        walked = {}
         for path, (start, end, (records, size)) in shares.items():
             counts = [number_of(end) - number_of(start)]
             counts += [] if records is None else [records]
             counts += [] if size is None else [max(1, size // SIZE)]
             count = min(counts)
-            found[path] = Walked(place(number_of(start) + count), count, count * SIZE, lambda taken: taken // SIZE)
-        return found
+            walked[path] = Walked(place(number_of(start) + count), count, count * SIZE, lambda taken: taken // SIZE)
+        return walked
 
     def next_times(self, places: Mapping[str, StreamPlace]) -> dict[str, int] | None:
         if not self._has_times:
@@ -46,11 +46,11 @@ class Records:
         return {path: self._times[path][number_of(at)] for path, at in places.items()}
 
     def bytes_until(self, ends: Mapping[str, tuple[StreamPlace, int]]) -> dict[str, tuple[StreamPlace, int]]:
-        found = {}
+        distances = {}
         for path, (start, at_ms) in ends.items():
             number = bisect_left(self._times[path], at_ms)
-            found[path] = (place(number), (number - number_of(start)) * SIZE)
-        return found
+            distances[path] = (place(number), (number - number_of(start)) * SIZE)
+        return distances
 
     def size(self, start: StreamPlace, end: StreamPlace) -> int:
         return max(1, (number_of(end) - number_of(start)) * SIZE)
@@ -62,12 +62,12 @@ def batches(
     """The ranges of records that each batch reads."""
     streams = Records(times, has_times=has_times)
     at = dict.fromkeys(times, 0)
-    found = []
+    ranges = []
     while behind := {path: (place(at[path]), place(len(own))) for path, own in times.items() if at[path] < len(own)}:
         ends = Division(streams, behind, most).places()
-        found.append({path: (at[path], number_of(end)) for path, end in ends.items()})
+        ranges.append({path: (at[path], number_of(end)) for path, end in ends.items()})
         at |= {path: number_of(end) for path, end in ends.items()}
-    return found
+    return ranges
 
 
 _times = st.lists(st.integers(0, 50), max_size=40).map(sorted)

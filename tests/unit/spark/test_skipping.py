@@ -31,22 +31,14 @@ def client(server: Server) -> Iterator[Client]:
         yield client
 
 
-def options_of(server: Server, path: str, **given: str) -> ReadOptions:
-    return read_options({"url": server.url, "streams": path, **given}, bounded=True)
+def options_of(server: Server, path: str, **texts: str) -> ReadOptions:
+    return read_options({"url": server.url, "streams": path, **texts}, bounded=True)
 
 
 def read(options: ReadOptions, client: Client, schema: StructType = COLUMNS) -> list[dict[str, Any]]:
     planner = Planner(options, client)
-    end = planner.resolve(options.ending, planner.check())
-    reader = RangeReader(
-        options.connection,
-        client,
-        schema,
-        state=True,
-        bad_events=options.bad_events,
-        dead_letters=options.dead_letters,
-        delete_values=options.delete_values,
-    )
+    end = planner.resolve(options.ending_offsets, planner.check())
+    reader = RangeReader(options, client, schema)
     ranges = [one for part in planner.partitions({}, end) for one in part]
     return [row for one in ranges for batch in reader.read(one) for row in batch.to_pylist()]
 
@@ -110,14 +102,14 @@ def test_dead_letters_are_stored_once(server: Server, client: Client, monkeypatc
 def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client) -> None:
     path = f"skipping/{next(_numbers)}"
     client.stream(f"{path}/a").create(messages=[GOOD, 1])
-    given = {"url": server.url, "pattern": f"{path}/**", "badEvents": "deadLetter", "deadLetterStream": f"{path}/bad"}
+    texts = {"url": server.url, "pattern": f"{path}/**", "badEvents": "deadLetter", "deadLetterStream": f"{path}/bad"}
     for _ in range(2):
-        assert len(read(read_options(given, bounded=True), client)) == 1
+        assert len(read(read_options(texts, bounded=True), client)) == 1
     assert len(client.stream(f"{path}/bad").read().all()) == 1
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("texts", "message"),
     [
         ({"badEvents": "deadLetter"}, "must be set together"),
         ({"deadLetterStream": "x"}, "must be set together"),
@@ -125,9 +117,9 @@ def test_a_pattern_does_not_read_the_dead_letters(server: Server, client: Client
         ({"badEvents": "drop"}, "badEvents must be fail or skip or keep or keepMessages or deadLetter"),
     ],
 )
-def test_errors_name_the_mistake(server: Server, given: dict[str, str], message: str) -> None:
+def test_errors_name_the_mistake(server: Server, texts: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        options_of(server, "a", **given)
+        options_of(server, "a", **texts)
 
 
 def test_events_that_are_bad_by_another_schema_are_stored_too(server: Server, client: Client) -> None:
@@ -149,5 +141,5 @@ def test_a_required_field(server: Server, client: Client) -> None:
     good: list[Any] = [{"a": 1}, {"a": 2, "b": [3]}]
     bad: list[Any] = [{}, {"a": None}, {"a": 1, "b": [None]}]
     client.stream(path).create(messages=[{**GOOD, "value": value} for value in (*good, *bad)])
-    found = read(options_of(server, path, badEvents="skip"), client, StructType([StructField("value", fields)]))
-    assert [row["value"] for row in found] == [{"a": 1, "b": None}, {"a": 2, "b": [3]}]
+    rows = read(options_of(server, path, badEvents="skip"), client, StructType([StructField("value", fields)]))
+    assert [row["value"] for row in rows] == [{"a": 1, "b": None}, {"a": 2, "b": [3]}]

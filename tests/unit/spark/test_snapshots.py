@@ -60,17 +60,17 @@ def publish(client: Client, stream: Stream, offset: str, *, begun_before: bool =
     return snapshot
 
 
-def rows(server: Server, schema: StructType = ALL, /, **given: str) -> list[dict[str, Any]]:
-    options = read_options({"url": server.url, **given}, bounded=True)
-    reader = BatchReader(options, schema, state=True)
+def rows(server: Server, schema: StructType = ALL, /, **texts: str) -> list[dict[str, Any]]:
+    options = read_options({"url": server.url, **texts}, bounded=True)
+    reader = BatchReader(options, schema)
     parts = reader.partitions()
     assert all(isinstance(part, TaskInput) for part in parts)
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def fold(found: list[dict[str, Any]]) -> State:
+def fold(events: list[dict[str, Any]]) -> State:
     state: State = {}
-    for row in sorted(found, key=lambda row: (row["stream"], row["order"], row["offset"], row["position"])):
+    for row in sorted(events, key=lambda row: (row["stream"], row["order"], row["offset"], row["position"])):
         key = (row["stream"], row["type"], row["key"])
         if row["control"] == "reset":
             state = {other: value for other, value in state.items() if other[0] != row["stream"]}
@@ -98,17 +98,17 @@ def test_the_state_equals_that_of_the_whole_stream(server: Server, client: Clien
     for offset in chosen[:2]:
         publish(client, stream, offset, begun_before=chance.random() < 0.5)
     publish(client, stream, chosen[2], closed=False)
-    given = {"startingOffsets": "snapshot", "minPartitions": str(chance.randint(1, 5))}
+    texts = {"startingOffsets": "snapshot", "minPartitions": str(chance.randint(1, 5))}
     for named in ({"streams": stream.path or ""}, {"pattern": f"{stream.path}*"}):
-        found = rows(server, **named, **given)
-        assert fold(found) == fold(whole)
+        read_rows = rows(server, **named, **texts)
+        assert fold(read_rows) == fold(whole)
         position = int(chosen[1][17:])
-        assert [row["order"] for row in found if row["order"] >= position] == [
+        assert [row["order"] for row in read_rows if row["order"] >= position] == [
             row["order"] for row in whole if row["order"] >= position
         ]
-        assert {row["order"] for row in found if row["order"] < position} <= {position - 1}
-        assert {row["append_time"] for row in found if row["order"] < position} <= {None}
-    ended = rows(server, streams=stream.path or "", endingOffsets=f'{{"{stream.path}": "{chosen[1]}"}}', **given)
+        assert {row["order"] for row in read_rows if row["order"] < position} <= {position - 1}
+        assert {row["append_time"] for row in read_rows if row["order"] < position} <= {None}
+    ended = rows(server, streams=stream.path or "", endingOffsets=f'{{"{stream.path}": "{chosen[1]}"}}', **texts)
     assert fold(ended) == fold([row for row in whole if row["order"] < int(chosen[1][17:])])
 
 
@@ -117,8 +117,8 @@ def test_a_schema_with_few_columns(server: Server, client: Client, stream: Strea
     publish(client, stream, stream.head().tail_offset)
     stream.append(change("c", 4))
     schema = StructType([StructField("key", StringType()), StructField("value", StringType())])
-    found = rows(server, schema, streams=stream.path or "", startingOffsets="snapshot")
-    assert [(row["key"], row["value"]) for row in found if row["key"]] == [("c", "4"), ("a", "3"), ("b", "2")]
+    events = rows(server, schema, streams=stream.path or "", startingOffsets="snapshot")
+    assert [(row["key"], row["value"]) for row in events if row["key"]] == [("c", "4"), ("a", "3"), ("b", "2")]
 
 
 def test_a_snapshot_of_an_earlier_stream_at_the_path(server: Server, client: Client, stream: Stream) -> None:
@@ -143,9 +143,9 @@ def test_an_incomplete_snapshot(server: Server, client: Client, stream: Stream, 
 
 
 def test_where_snapshots_are_refused() -> None:
-    given = {"url": "http://127.0.0.1:4437", "streams": "a", "startingOffsets": "snapshot"}
+    texts = {"url": "http://127.0.0.1:4437", "streams": "a", "startingOffsets": "snapshot"}
     with pytest.raises(OptionError, match="is for batch reads: read the state in a batch, and start the query after"):
-        read_options(given, bounded=False)
+        read_options(texts, bounded=False)
     for bounded in (None, True, False):
         with pytest.raises(OptionError, match="is for the format stream-state"):
-            read_options(given, bounded=bounded, state=False)
+            read_options(texts, bounded=bounded, state=False)

@@ -35,8 +35,8 @@ class TableQuery:
         self._server = server
         self.writer = f"table-query-{next(_numbers)}"
         self.target = f"targets/{self.writer}"
-        given = {"url": server.url, "table": self.target, "maxRequestBytes": str(request_bytes)}
-        options = table_write_options(given)
+        texts = {"url": server.url, "table": self.target, "maxRequestBytes": str(request_bytes)}
+        options = table_write_options(texts)
         with client_of(server) as client:
             self.options = msgspec.structs.replace(options, content_type=check_target_type(client, options))
 
@@ -46,7 +46,7 @@ class TableQuery:
             for part in range(parts):
                 own = keys[len(keys) * part // parts : len(keys) * (part + 1) // parts]
                 place = place_of(self.writer, batch, part)
-                gatherer = Gatherer(client, appended_as(self.options), self.options.request_bytes, place)
+                gatherer = Gatherer(client, appended_as(self.options), self.options.max_request_bytes, place)
                 gatherer.add(self.target, pa.array([b"+\t%d\t%d\n" % (key, batch) for key in own], pa.binary()))
                 gathered.append(gatherer.finish())
         with client_of(self._server, transport) as client:
@@ -76,7 +76,7 @@ def test_a_crash_at_any_request_and_a_replay_with_other_partitions(
             query.attempt(1, keys, 4)
         query.attempt(2, [200], 1)
         assert sorted(query.published()) == [*range(30), 100, 101, 200], lives
-        if transport.asked < lives:
+        if transport.request_count < lives:
             assert lives > 12
             return
 
@@ -103,8 +103,8 @@ def client(server: Server) -> Iterator[Client]:
         yield client
 
 
-def options(client: Client, **given: str) -> WriteOptions:
-    return table_write_options({"url": client.table("targets/checked").url, **given})
+def options(client: Client, **texts: str) -> WriteOptions:
+    return table_write_options({"url": client.table("targets/checked").url, **texts})
 
 
 def test_the_type_of_a_table(client: Client) -> None:
@@ -118,9 +118,9 @@ def test_the_type_of_a_table(client: Client) -> None:
     assert made == format_table_type(TableType("price", 3, Escape.BACKSLASH))
     assert check_target_type(client, options(client)) == made
     assert check_target_type(client, options(client, version="3")) == made
-    for given in ({"version": "1"}, {"schema": "text"}, {"escape": "none"}):
+    for texts in ({"version": "1"}, {"schema": "text"}, {"escape": "none"}):
         with pytest.raises(OptionError, match="is text/sequence; charset=utf-8; schema=price; version=3"):
-            check_target_type(client, options(client, **given))
+            check_target_type(client, options(client, **texts))
     table.close()
     with pytest.raises(StreamClosedError, match="targets/checked is closed"):
         check_target_type(client, options(client))
@@ -138,13 +138,13 @@ def test_a_table_that_became_a_mirror_accepts_no_rows(server: Server, client: Cl
 def test_a_refused_write_creates_no_target(client: Client) -> None:
     """Neither invalid columns nor rows that a task refuses create a target."""
     path = f"targets/refused-{next(_numbers)}"
-    given = {"url": client.stream(path).url}
+    texts = {"url": client.stream(path).url}
     wrong, right = StructType([StructField("text", StringType())]), StructType([StructField("value", StringType())])
     with pytest.raises(SchemaError, match="the column value is missing"):
-        DurableStreamsFormat(given).writer(wrong, False)
+        DurableStreamsFormat(texts).writer(wrong, False)
     with pytest.raises(SchemaError, match="state events need a column"):
-        StreamStateFormat(given).writer(right, False)
-    writer = DurableStreamsFormat(given).writer(right, False)
+        StreamStateFormat(texts).writer(right, False)
+    writer = DurableStreamsFormat(texts).writer(right, False)
     with pytest.raises(SchemaError, match="a value is not one JSON text"):
         writer.write(iter([pa.RecordBatch.from_pydict({"value": ["{"]})]))
     writer.abort([])

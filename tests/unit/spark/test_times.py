@@ -34,10 +34,10 @@ class Counting(httpx.HTTPTransport):
     def __init__(self, extended: bool) -> None:
         super().__init__(verify=False)
         self.extended = extended
-        self.asked = 0
+        self.request_count = 0
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked += request.url.path.endswith("/records")
+        self.request_count += request.url.path.endswith("/records")
         if not self.extended:
             request.url = request.url.copy_remove_param("until")
             if "/__ds/" in request.url.path:
@@ -71,48 +71,48 @@ def filled(stream: Stream, content_type: str = "application/json") -> list[datet
     return [record.time for record, count in zip(stream.records(), counts, strict=True) for _ in range(count)]
 
 
-def rows(server: Server, stream: Stream, transport: Counting, *fields: StructField, **given: str) -> list[Any]:
-    state = APPENDED in fields
-    options = read_options({"url": server.url, "streams": stream.path or "", **given}, bounded=False)
+def rows(server: Server, stream: Stream, transport: Counting, *fields: StructField, **texts: str) -> list[Any]:
+    texts |= {"url": server.url, "streams": stream.path or ""}
+    options = read_options(texts, bounded=False, state=APPENDED in fields)
     with httpx.Client(transport=transport) as http:
         client = Client(server.url, http=http)
         planner = Planner(options, client)
-        reader = RangeReader(options.connection, client, StructType(list(fields)), state=state)
+        reader = RangeReader(options, client, StructType(list(fields)))
         place: Places = planner.resolve("earliest", planner.check())
-        found = []
+        read_rows = []
         while to_json(end := planner.advance(place, planner.tails(), limited=True)) != to_json(place):
             for ranges in planner.partitions(place, end):
-                found += [row for part in ranges for batch in reader.read(part) for row in batch.to_pylist()]
+                read_rows += [row for part in ranges for batch in reader.read(part) for row in batch.to_pylist()]
             place = end
-    return found
+    return read_rows
 
 
-@pytest.mark.parametrize("given", [{}, {"minPartitions": "3"}, {"maxRecordsPerTrigger": "2"}])
+@pytest.mark.parametrize("texts", [{}, {"minPartitions": "3"}, {"maxRecordsPerTrigger": "2"}])
 @pytest.mark.parametrize("timed", [TIMESTAMP, APPENDED])
 def test_every_message_has_its_place_and_time(
-    server: Server, stream: Stream, transport: Counting, given: dict[str, str], timed: StructField
+    server: Server, stream: Stream, transport: Counting, texts: dict[str, str], timed: StructField
 ) -> None:
     times = filled(stream)
-    found = rows(server, stream, transport, ORDER, timed, VALUE, **given)
-    orders = [row["order"] for row in found]
+    read_rows = rows(server, stream, transport, ORDER, timed, VALUE, **texts)
+    orders = [row["order"] for row in read_rows]
     assert orders == sorted(set(orders))
     if transport.extended:
-        assert [row[timed.name] for row in found] == times
+        assert [row[timed.name] for row in read_rows] == times
         sizes = [len(message) + 1 for message in stream.read(type=bytes).all()]
         assert orders == list(np.cumsum([0, *sizes[:-1]]))
     else:
-        assert {row[timed.name] for row in found} == {None}
+        assert {row[timed.name] for row in read_rows} == {None}
 
 
-@pytest.mark.parametrize("given", [{}, {"minPartitions": "3"}])
+@pytest.mark.parametrize("texts", [{}, {"minPartitions": "3"}])
 def test_a_run_of_text_has_the_position_and_time_of_its_first_byte(
-    server: Server, stream: Stream, transport: Counting, given: dict[str, str]
+    server: Server, stream: Stream, transport: Counting, texts: dict[str, str]
 ) -> None:
     filled(stream, "text/plain")
     by_start = {int(record.offset[17:]): record.time for record in stream.records()}
-    found = rows(server, stream, transport, ORDER, TIMESTAMP, VALUE, **given)
-    assert len(found) == (int(given.get("minPartitions", "1")) if transport.extended else 1)
-    for row in found:
+    read_rows = rows(server, stream, transport, ORDER, TIMESTAMP, VALUE, **texts)
+    assert len(read_rows) == (int(texts.get("minPartitions", "1")) if transport.extended else 1)
+    for row in read_rows:
         assert row["timestamp"] == (by_start[row["order"]] if transport.extended else None)
 
 
@@ -121,7 +121,7 @@ def test_record_times_are_requested_only_if_the_schema_has_them(
 ) -> None:
     filled(stream)
     assert len(rows(server, stream, transport, ORDER, VALUE)) == 16
-    assert transport.asked == 0
+    assert transport.request_count == 0
 
 
 class Pages:
@@ -129,11 +129,11 @@ class Pages:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.asked = 0
+        self.request_count = 0
 
     def record_times(self, *, offset: str, until: str | None) -> Iterator[RecordTimes]:
         for first in range(int(offset[17:]) // 10, self.count, 3):
-            self.asked += 1
+            self.request_count += 1
             numbers = range(first, min(first + 3, self.count))
             ends = [10 * (number - first + 1) for number in numbers]
             begin, end = (f"{1:016d}_{10 * number:016d}" for number in (first, numbers[-1] + 1))
@@ -146,20 +146,20 @@ def test_pages_of_times_are_fetched_as_messages_are_read() -> None:
         "s", "application/json", Position(f"{1:016d}_{10:016d}"), Position(f"{1:016d}_{100:016d}"), exact=True
     )
     times = AppendTimes(pages, part)  # type: ignore[arg-type]
-    assert pages.asked == 0
+    assert pages.request_count == 0
 
     def numbers(*starts: int) -> list[int | None]:
-        found: list[int | None] = times.column(np.array(starts, np.int64)).cast("int64").to_pylist()
-        return found
+        column: list[int | None] = times.column(np.array(starts, np.int64)).cast("int64").to_pylist()
+        return column
 
     assert numbers() == []
     assert numbers(10, 15, 20) == [1, 1, 2]
-    assert pages.asked <= 2  # one page is requested ahead
+    assert pages.request_count <= 2  # one page is requested ahead
     assert numbers(25, 30, 45) == [2, 3, 4]
-    assert pages.asked <= 3
+    assert pages.request_count <= 3
     assert numbers(88, 99, 100) == [8, 9, None]
     assert numbers(200) == [None]
-    assert pages.asked == 3
+    assert pages.request_count == 3
 
 
 def test_a_deleted_stream_is_not_taken_for_a_server_without_times(server: Server) -> None:

@@ -34,10 +34,10 @@ def path(client: Client) -> str:
     return path
 
 
-def rows(server: Server, value: DataType = TEXT, **given: Any) -> list[dict[str, Any]]:
-    options = read_options({"url": server.url, **given}, bounded=True)
+def rows(server: Server, value: DataType = TEXT, **texts: Any) -> list[dict[str, Any]]:
+    options = read_options({"url": server.url, **texts}, bounded=True)
     schema = [StructField(name, TEXT) for name in ("type", "control")] + [StructField("value", value)]
-    return read(BatchReader(options, StructType(schema), state=True))
+    return read(BatchReader(options, StructType(schema)))
 
 
 def read(reader: BatchReader) -> list[dict[str, Any]]:
@@ -46,23 +46,23 @@ def read(reader: BatchReader) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("types", ["x,z", ' ["z", "x"]'])
 def test_control_events_belong_to_all_types(server: Server, path: str, types: str) -> None:
-    found = rows(server, streams=path, types=types)
-    assert [(row["type"], row["control"]) for row in found] == [("x", None), ("z", None), (None, "reset"), ("x", None)]
+    events = rows(server, streams=path, types=types)
+    assert [(row["type"], row["control"]) for row in events] == [("x", None), ("z", None), (None, "reset"), ("x", None)]
     every = rows(server, streams=path)
-    assert found == [row for row in every if row["type"] != "y"]
+    assert events == [row for row in every if row["type"] != "y"]
 
 
 def test_types_work_without_the_column_type(server: Server, path: str) -> None:
     options = read_options({"url": server.url, "streams": path, "types": "y"}, bounded=True)
-    reader = BatchReader(options, StructType([StructField("value", TEXT)]), state=True)
+    reader = BatchReader(options, StructType([StructField("value", TEXT)]))
     assert read(reader) == [{"value": '{"n":"y"}'}, {"value": None}]
 
 
 def test_values_of_other_types_are_not_decoded(server: Server, path: str, client: Client) -> None:
     client.stream(path).append({"type": "number", "key": "1", "value": {"n": 1}, "headers": {"operation": "insert"}})
     value = StructType([StructField("n", IntegerType())])
-    found = rows(server, value, streams=path, types="number")
-    assert [row["value"] for row in found] == [None, {"n": 1}]
+    events = rows(server, value, streams=path, types="number")
+    assert [row["value"] for row in events] == [None, {"n": 1}]
     with pytest.raises(InvalidEventError):
         rows(server, value, streams=path, types="number,x")
 
@@ -74,7 +74,7 @@ def test_bad_events_are_not_silently_left_out(server: Server, path: str, client:
 
 
 def test_invalid_lists(server: Server) -> None:
-    with pytest.raises(OptionError, match="types must be a list of types"):
+    with pytest.raises(OptionError, match="types must be a list, a,b or"):
         read_options({"url": server.url, "streams": "a", "types": "[1]"}, bounded=True)
     with pytest.raises(OptionError, match="stream-state"):
         read_options({"url": server.url, "streams": "a", "types": "a"}, bounded=True, state=False)

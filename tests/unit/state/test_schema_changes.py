@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from headwater.client import Client, Stream
+from headwater.client import Stream
 from headwater.errors import SchemaMismatchError
 from headwater.state import Collection, control_event, define_state
-from tests.servers import Server
-from tests.shells import SHELLS, client_of, database_of
+from tests.shells import database_of
 from tests.waiting import wait_until
 
 
@@ -33,19 +30,6 @@ old = Collection("price", Price)
 new = Collection("price", Stocked)
 GROWN = define_state({"prices": new})
 OLD = [old.insert(Price(str(n), n)) for n in range(10)]
-
-
-@pytest.fixture(scope="module", params=SHELLS)
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
-    with client_of(request.param, f"http://{server.host}:{server.port}") as client:
-        yield client
-
-
-@pytest.fixture
-def stream(client: Client) -> Stream:
-    made = client.stream(f"grown/{uuid.uuid4().hex}")
-    made.create()
-    return made
 
 
 def test_a_schema_that_nothing_matches_is_an_error(stream: Stream, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from headwater.errors import ClientError, InvalidEventError, NetworkError, Strea
 from headwater.state import (
     AsyncStreamDB,
     BadEvent,
-    Change,
     Collection,
+    StateChange,
     StreamDB,
     Transaction,
     control_event,
@@ -41,19 +41,6 @@ class User(msgspec.Struct):
 
 users = Collection("user", User, indexes=("team",))
 STATE = define_state({"users": users, "counters": Collection("counter", int)})
-
-
-@pytest.fixture(scope="module", params=SHELLS)
-def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Client]:
-    with client_of(request.param, f"http://{server.host}:{server.port}") as client:
-        yield client
-
-
-@pytest.fixture
-def stream(client: Client) -> Stream:
-    made = client.stream(f"state/{uuid.uuid4().hex}")
-    made.create()
-    return made
 
 
 def names(db: Any) -> dict[str, str]:
@@ -467,7 +454,7 @@ def test_the_key_of_an_event_is_the_primary_key_of_its_row(stream: Stream, tmp_p
 
 
 def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stream) -> None:
-    def number_of(change: Change[Any]) -> int:
+    def number_of(change: StateChange[Any]) -> int:
         assert change.headers is not None
         return int(change.headers.custom["n"])
 

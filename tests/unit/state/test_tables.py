@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.state import Change, Collection, EventDecoder, define_state
+from headwater.state import Collection, EventDecoder, StateChange, define_state
 from headwater.state.database import Database
 
 RAW = EventDecoder(msgspec.Raw)
@@ -62,7 +62,7 @@ def test_indexes_queries_and_watchers_agree_with_the_table(steps: list[Any]) -> 
     table = db.tables["items"]
     mirror: dict[str, Item] = {}
 
-    def watch(change: Change[Item]) -> None:
+    def watch(change: StateChange[Item]) -> None:
         if change.operation == "reset":
             mirror.clear()
         elif change.operation == "delete":
@@ -286,7 +286,7 @@ def test_callbacks_see_all_that_arrived_together_and_what_they_change_comes_afte
     table = db.tables["items"]
     order: list[Any] = []
 
-    def watch(change: Change[Item]) -> None:
+    def watch(change: StateChange[Item]) -> None:
         order.append((change.key, sorted(table)))
         if change.key == "1" and not change.optimistic:
             db.begin("t")["items"].insert({"id": "mine", "team": "a", "score": 1})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headwater.cli.pipeline.config import (
-    ArchiveOptions,
-    JobOptions,
-    MaterializeOptions,
-    PublishOptions,
-    SnapshotOptions,
-)
 from headwater.errors import OptionError
+from headwater.pipeline.options import (
+    JobOptions,
+    PublishOptions,
+    StreamsOptions,
+    TableOptions,
+)
 
 
 def check_jobs(jobs: Mapping[str, JobOptions]) -> None:
@@ -22,7 +21,7 @@ def check_jobs(jobs: Mapping[str, JobOptions]) -> None:
     for name, options in jobs.items():
         try:
             _check_server(options)
-            if isinstance(options, ArchiveOptions | MaterializeOptions):
+            if isinstance(options, TableOptions):
                 _check_places(options)
             check_apart({f"the {what}": place for what, place in (options.places() | options.inputs()).items()})
             _check_inputs(options, written)
@@ -32,25 +31,18 @@ def check_jobs(jobs: Mapping[str, JobOptions]) -> None:
 
 def _check_server(options: JobOptions) -> None:
     """Check the server, its files, and what is read from it or written to it."""
-    from headwater.pipeline.connecting import check_connection
+    from headwater.pipeline.connecting import check_server
     from headwater.pipeline.sources import JobSource
     from headwater.pipeline.targets import PublishTarget
 
-    check_connection(options.url, options.token, options.connecting)
+    check_server(options)
     if isinstance(options, PublishOptions):
-        PublishTarget(url=options.url, type=options.type, to=options.to, to_table=options.to_table).check()
-    if isinstance(options, SnapshotOptions):
-        JobSource(url=options.url, streams=options.streams).check()
-    if isinstance(options, ArchiveOptions | MaterializeOptions):
-        JobSource(
-            url=options.url,
-            streams=options.streams,
-            starting_offsets=options.starting_offsets,
-            starting_timestamp=options.starting_timestamp,
-        ).check()
+        PublishTarget(options).check()
+    if isinstance(options, StreamsOptions):
+        JobSource(options).check()
 
 
-def _check_places(options: ArchiveOptions | MaterializeOptions) -> None:
+def _check_places(options: TableOptions) -> None:
     from headwater.pipeline.checkpoints import beside
     from headwater.pipeline.locations import absolute, check_surroundings
 

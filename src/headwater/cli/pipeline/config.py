@@ -1,4 +1,4 @@
-"""The options of the jobs, defined once for flags and TOML files. This module does not need Spark.
+"""Options of jobs and of the Spark session, from flags, the environment and TOML files, without Spark.
 
 A file for one job has the options of that job. A file for several jobs has their common options, and a table
 `[jobs.NAME]` for each job, whose `job` is the kind of the job.
@@ -6,210 +6,31 @@ A file for one job has the options of that job. A file for several jobs has thei
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from headwater import limits
 from headwater.cli.connecting import DEFAULT_URL
 from headwater.errors import OptionError
-from headwater.options import about, check_known, is_list, read_toml, underscored
+from headwater.options import about, check_known, options_of, read_toml, underscored
+from headwater.pipeline.options import (
+    ArchiveOptions,
+    JobOptions,
+    MaterializeOptions,
+    PublishOptions,
+    ReplayOptions,
+    SnapshotOptions,
+    names_of,
+)
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from headwater.pipeline.connecting import Connecting
-    from headwater.pipeline.jobs import Job
-
-Names: TypeAlias = list[str]
-Count: TypeAlias = Annotated[int, Meta(gt=0)]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65_535)]
 _WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-class JobOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Options of every job."""
-
-    job: ClassVar[str] = ""
-    renamed: ClassVar[Mapping[str, str]] = {}  # options that have another name in the library
-
-    url: Annotated[str, about("The server.")] = DEFAULT_URL
-    token: Annotated[str | None, about("Sent as a bearer token.")] = None
-    token_file: Annotated[str | None, about("A file with the bearer token, read again when it changes.")] = None
-    header: Annotated[dict[str, str], about("Sent with every request.", metavar="'NAME: VALUE'")] = {}
-    ca_file: Annotated[str | None, about("Trust the authorities in this file (PEM), and no others.")] = None
-    client_certificate: Annotated[str | None, about("A certificate (PEM) to show to the server.")] = None
-    client_key: Annotated[str | None, about("Its key, if it is in another file.")] = None
-
-    def start(self, spark: SparkSession, name: str) -> Job:
-        """Run the job. The jobs are imported here, because they import Spark."""
-        function: Callable[..., Job] = getattr(importlib.import_module("headwater.pipeline"), self.job)
-        fields = [field for field in msgspec.structs.fields(self) if getattr(self, field.name) != field.default]
-        names = {"header": "headers", **self.renamed}
-        given = {names.get(field.name, field.name): getattr(self, field.name) for field in fields}
-        return function(spark, name=name, **{"url": self.url, **given})
-
-    @property
-    def connecting(self) -> Connecting:
-        """How to connect to the server, besides the URL and a token."""
-        return {
-            "token_file": self.token_file,
-            "headers": self.header,
-            "ca_file": self.ca_file,
-            "client_certificate": self.client_certificate,
-            "client_key": self.client_key,
-        }
-
-    def places(self) -> dict[str, str]:
-        """The targets that only this job may write, by kind."""
-        return {}
-
-    def read_streams(self) -> str | None:
-        """The streams that the job reads: paths, or a glob."""
-        return None
-
-    def written_streams(self) -> str | None:
-        """The streams that the job writes: a path, or a glob."""
-        return None
-
-    def inputs(self) -> dict[str, str]:
-        """The tables that the job reads."""
-        return {}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"  # without the token
-
-
-class _Repeated(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    once: Annotated[bool, about("Process the data that is there now, and exit.")] = False
-
-
-class _Reading(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    helper_tables: ClassVar[Mapping[str, str]] = {"table of streams": ".streams"}  # by what follows the table's name
-
-    streams: Annotated[str, about("Paths of streams, a,b, or a glob: orders/*, orders/**.")]
-    table: Annotated[str, about("The Delta table: a directory, or a URL such as s3://bucket/table.")]
-    checkpoint: Annotated[str | None, about("Where the job keeps its place. Default: TABLE.checkpoint.")] = None
-    starting_offsets: Annotated[
-        str | None, about("First start: earliest, latest, or offsets by stream as JSON. Default: earliest.")
-    ] = None
-    starting_timestamp: Annotated[str | None, about("First start: the data appended at or after a time.")] = None
-    max_records: Annotated[Count | None, about("Messages in one batch at most.")] = None
-    max_bytes: Annotated[Count | None, about("Bytes in one batch at most.")] = None
-    fail_on_data_loss: Annotated[bool, about("Fail if a stream was deleted or created again before it was read.")] = (
-        True
-    )
-    compact_every: Annotated[int, about("Batches between two compactions; 0: none."), Meta(ge=0)] = (
-        limits.PIPELINE_COMPACT_EVERY
-    )
-    retain_hours: Annotated[int, about("Hours that files and log of older versions are kept."), Meta(ge=1)] = (
-        limits.PIPELINE_RETAIN_H
-    )
-
-    def read_streams(self) -> str:
-        return self.streams
-
-    def places(self) -> dict[str, str]:
-        table = self.table.rstrip("/")
-        helpers = {what: f"{table}{ending}" for what, ending in self.helper_tables.items()}
-        return {"table": table, "checkpoint": self.checkpoint or f"{table}.checkpoint", **helpers}
-
-
-class ArchiveOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    job: ClassVar[str] = "archive"
-
-    every_s: Annotated[float, about("Minimum number of seconds between two batches."), Meta(gt=0)] = (
-        limits.PIPELINE_ARCHIVE_EVERY_S
-    )
-
-
-class ReplayOptions(JobOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    job: ClassVar[str] = "replay"
-
-    table: Annotated[str, about("The archive: a directory or a URL.")]
-    to: Annotated[str | None, about("Write below this path. Default: to the streams' own paths.")] = None
-    streams: Annotated[str | None, about("A glob over the streams of the archive. Default: all.")] = None
-    allow_gaps: Annotated[bool, about("Replay the rows that exist, although the archive lacks others.")] = False
-
-    def written_streams(self) -> str:
-        streams = self.streams or "**"
-        return streams if self.to is None else f"{self.to.strip('/')}/{streams}"
-
-    def inputs(self) -> dict[str, str]:
-        return {"table": self.table}
-
-
-class MaterializeOptions(_Reading, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    job: ClassVar[str] = "materialize"
-    helper_tables: ClassVar[Mapping[str, str]] = {
-        "table of streams": ".streams",
-        "table of kept events": ".tombstones",
-        "quarantine": ".quarantine",
-    }
-    renamed: ClassVar[Mapping[str, str]] = {
-        "scd": "stored_as_scd_type",
-        "track_history": "track_history_column_list",
-    }
-
-    every_s: Annotated[float, about("Minimum number of seconds between two batches."), Meta(gt=0)] = (
-        limits.PIPELINE_MATERIALIZE_EVERY_S
-    )
-    type: Annotated[str | None, about("The type of the entities. Default: all types.")] = None
-    schema: Annotated[str | None, about("Fields of the values: 'name STRING, total DOUBLE'. Default: JSON text.")] = (
-        None
-    )
-    keys: Annotated[Names | None, about("Fields of the value that identify a row. Default: the event's key.")] = None
-    sequence_by: Annotated[str | None, about("What orders the events of a key. Default: their stream.")] = None
-    apply_as_deletes: Annotated[str | None, about("An SQL expression: events for which it holds are deletes.")] = None
-    scd: Annotated[int, about("1: the current state. 2: the history."), Meta(ge=1, le=2)] = 1
-    track_history: Annotated[Names | None, about("SCD 2: columns whose changes make a new row. Default: all.")] = None
-    path: Annotated[str, about("How rows are merged: auto, merge or buckets.")] = "auto"
-    buckets: Annotated[Count | None, about("Buckets of a new table. Default: by the size of the streams.")] = None
-
-
-class PublishOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    job: ClassVar[str] = "publish"
-
-    table: Annotated[str, about("The Delta table: a directory or a URL.")]
-    keys: Annotated[Names, about("Columns that make the key: K, or K,K.")]
-    type: Annotated[str | None, about("The type of the entities, with --to.")] = None
-    to: Annotated[str | None, about("The state stream to publish to.")] = None
-    to_table: Annotated[str | None, about("The table of the server to publish to.")] = None
-    columns: Annotated[Names | None, about("Columns that make the value. Default: all but the keys.")] = None
-    value_column: Annotated[str | None, about("The column that has the value as JSON text, instead.")] = None
-    checkpoint: Annotated[str | None, about("Where the job keeps its place. Default: TABLE.published-…")] = None
-    every_s: Annotated[float, about("Seconds between two checks of the table."), Meta(gt=0)] = limits.PIPELINE_POLL_S
-
-    def places(self) -> dict[str, str]:
-        target = f"stream {self.to}" if self.to is not None else f"table {self.to_table}"
-        return {"checkpoint": self.checkpoint or f"{self.table.rstrip('/')}.published-… for the {target} of {self.url}"}
-
-    def inputs(self) -> dict[str, str]:
-        return {"table": self.table}
-
-    def written_streams(self) -> str | None:
-        return self.to
-
-
-class SnapshotOptions(_Repeated, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    job: ClassVar[str] = "snapshot"
-
-    streams: Annotated[str, about("Paths of state streams, a,b, or a glob: orders/*, orders/**.")]
-    every_s: Annotated[float, about("Seconds between two rounds."), Meta(gt=0)] = limits.PIPELINE_SNAPSHOT_EVERY_S
-    min_bytes: Annotated[int, about("Bytes a stream must have grown by since its last snapshot."), Meta(gt=0)] = 1
-    grace_s: Annotated[float, about("Seconds that a snapshot is kept after the next one."), Meta(ge=0)] = (
-        limits.PIPELINE_SNAPSHOT_GRACE_S
-    )
-
-    def read_streams(self) -> str:
-        return self.streams
 
 
 KINDS: dict[str, type[JobOptions]] = {
@@ -235,18 +56,18 @@ class PipelineFile(msgspec.Struct, frozen=True):
 def load_pipeline(path: Path, overrides: Mapping[str, Any] | None = None) -> PipelineFile:
     """Read a file of jobs. Options above `[jobs.NAME]` are for every job that has them; `overrides` take precedence."""
     overrides = tables_parsed(overrides or {}, "the options")
-    given = read_toml(path)
-    tables = given.pop("jobs", None)
+    shared_values = read_toml(path)
+    tables = shared_values.pop("jobs", None)
     if not isinstance(tables, dict) or not tables or not all(isinstance(table, dict) for table in tables.values()):
         raise OptionError(f"{path} has no jobs: each is a table [jobs.NAME] with job = one of {', '.join(KINDS)}")
-    given = layered(tables_parsed(given, str(path)), overrides)
-    session = {name: given.pop(name) for name in SessionOptions.__struct_fields__ if name in given}
+    shared_values = layered(tables_parsed(shared_values, str(path)), overrides)
+    session = {name: shared_values.pop(name) for name in names_in(SessionOptions) if name in shared_values}
     kinds = {name: _kind_of(name, table) for name, table in tables.items()}
-    known = {name for kind in kinds.values() for name in kind.__struct_fields__}
-    check_known(given, {*known, *SessionOptions.__struct_fields__, "jobs"}, str(path))
+    known = {name for kind in kinds.values() for name in names_in(kind)}
+    check_known(shared_values, {*known, *names_in(SessionOptions), "jobs"}, str(path))
     jobs = {}
     for name, table in tables.items():
-        shared = {key: value for key, value in given.items() if key in kinds[name].__struct_fields__}
+        shared = {key: value for key, value in shared_values.items() if key in names_in(kinds[name])}
         where = f"[jobs.{name}]"
         own = underscored({key: value for key, value in table.items() if key != "job"}, where)
         forced = {key: value for key, value in overrides.items() if key in shared}
@@ -277,19 +98,19 @@ def _kind_of(name: str, table: Mapping[str, Any]) -> type[JobOptions]:
     return KINDS[kind]
 
 
-def job_options(kind: type[JobOptions], given: Mapping[str, Any], where: str) -> JobOptions:
+def job_options(kind: type[JobOptions], values: Mapping[str, Any], where: str) -> JobOptions:
     """Check the options of one job. Errors name their source, `where`."""
-    given = underscored(given, where)
-    defaults = {"url": os.environ.get("HEADWATER_URL"), "token": os.environ.get("HEADWATER_TOKEN")}
+    values = underscored(values, where)
+    defaults = {"url": os.environ.get("HEADWATER_URL", DEFAULT_URL), "token": os.environ.get("HEADWATER_TOKEN")}
     known = {name: value for name, value in defaults.items() if value is not None}
-    return _convert(kind, layered(known, given), where)
+    return _convert(kind, layered(known, values), where)
 
 
-def session_options(given: Mapping[str, Any], where: str) -> SessionOptions:
+def session_options(values: Mapping[str, Any], where: str) -> SessionOptions:
     """Check the options of the session, as far as this is possible without Spark."""
     from headwater.spark.home import check_master
 
-    options = _convert(SessionOptions, given, where)
+    options = _convert(SessionOptions, values, where)
     check_master(options.master)
     for key in options.conf:
         if key in _OWN_SETTINGS:
@@ -312,9 +133,9 @@ _PAIRS = {  # options with values by name: how one is written as text, and the e
 _CREDENTIALS = ("token", "token_file")
 
 
-def tables_parsed(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def tables_parsed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Options with `header` and `conf` as tables of text: a list of texts is one, and so are dotted keys of TOML."""
-    return {name: _table(name, value, where) if name in _PAIRS else value for name, value in given.items()}
+    return {name: _table(name, value, where) if name in _PAIRS else value for name, value in values.items()}
 
 
 def _table(name: str, value: Any, where: str) -> dict[str, str]:
@@ -349,26 +170,32 @@ def _flattened(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]
             yield f"{above}{key}", value
 
 
+def names_in(kind: type[msgspec.Struct]) -> list[str]:
+    """The names of the options of a struct."""
+    return [option.name for option in options_of(kind)]
+
+
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Options of which later ones take precedence. Tables are joined, and a credential replaces any earlier one."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in layers:
         if any(name in layer for name in _CREDENTIALS) or "authorization" in layer.get("header", {}):
-            found = {name: value for name, value in found.items() if name not in _CREDENTIALS}
-            if "header" in found:
-                found["header"] = {name: one for name, one in found["header"].items() if name != "authorization"}
+            values = {name: value for name, value in values.items() if name not in _CREDENTIALS}
+            if "header" in values:
+                values["header"] = {name: one for name, one in values["header"].items() if name != "authorization"}
         for name, value in layer.items():
-            found[name] = {**found.get(name, {}), **value} if name in _PAIRS else value
-    return found
+            values[name] = {**values.get(name, {}), **value} if name in _PAIRS else value
+    return values
 
 
-def _convert(kind: type[S], given: Mapping[str, Any], where: str) -> S:
-    hints = get_type_hints(kind)
-    check_known(given, kind.__struct_fields__, where)
-    lists = {name: value for name, value in given.items() if isinstance(value, str) and is_list(hints[name])}
-    split = {name: [part.strip() for part in value.split(",") if part.strip()] for name, value in lists.items()}
+def _convert(kind: type[S], values: Mapping[str, Any], where: str) -> S:
+    check_known(values, names_in(kind), where)
+    lists = {option.name for option in options_of(kind) if option.many}
+    split = {name: names_of(value) or [] for name, value in values.items() if name in lists and isinstance(value, str)}
     try:
-        return msgspec.convert({**given, **split}, kind)
+        return msgspec.convert({**values, **split}, kind)
+    except OptionError as error:
+        raise OptionError(f"{where}: {error}") from None
     except msgspec.ValidationError as error:
-        told = str(error).replace("Object missing required field", "missing:").replace(" - at `$.", ": `")
-        raise OptionError(f"{where}: {told}") from None
+        message = str(error).replace("Object missing required field", "missing:").replace(" - at `$.", ": `")
+        raise OptionError(f"{where}: {message}") from None

@@ -44,8 +44,8 @@ def exits(options: str = "See: docs/pipeline.md") -> Iterator[None]:
     except ConnectionError:  # connection errors to a server are HeadwaterErrors, so this one is of Spark's Java process
         fail("Spark's Java process has ended", "It can be tried again.", code=RETRY)
     except OSError as error:
-        told = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-        fail(told, "Check the path and the disk.", code=RETRY)
+        message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        fail(message, "Check the path and the disk.", code=RETRY)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001  # of Spark, Java and delta-rs too
@@ -62,8 +62,8 @@ def _fail(error: Exception, options: str) -> NoReturn:
         fail(_brief(cause), "It can be tried again.", code=RETRY)
     if isinstance(cause, errors.OptionError):
         fail(str(cause), options, code=WRONG_OPTIONS)
-    told = described(cause) if cause.url else (str(cause), cause.advice)
-    fail(*told, code=exit_code(cause))
+    explanation = described(cause) if cause.url else (str(cause), cause.advice)
+    fail(*explanation, code=exit_code(cause))
 
 
 def _brief(error: Exception) -> str:

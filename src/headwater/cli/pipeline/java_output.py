@@ -1,7 +1,9 @@
 """What Spark's Java process and its workers write to standard error while a command runs.
 
 Their messages are passed on, except those that nobody can act on: warnings of the Java launcher, and tracebacks of
-workers that end because the session ends. If Spark does not start, one line of its messages is told as the reason.
+workers that end because the session ends, or because Spark has closed their connection: it does that when a task needs
+no more of them, and reports the failure of a task itself. If Spark does not start, one line of its messages is told as
+the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from headwater.cli.output import shown
 _NOISE = re.compile(r"WARNING: |(NOTE: )?Picked up |Setting default log level|To adjust logging level|:: loading ")
 _PREFIX = re.compile(r'(Exception in thread "[^"]*" |Caused by: )')
 _EMPTY = re.compile(r"Error: (A fatal exception has occurred|Could not create the Java Virtual Machine)")
-_TOLD = re.compile(
+_TRACEBACK = "Traceback (most recent call last):"
+_WORKER = re.compile(r'File ".*[/\\\\]pyspark[/\\\\](daemon|worker)\.py"')
+_CLOSED = re.compile(r"(BrokenPipeError|ConnectionResetError)\b")
+_REASON = re.compile(
     r"Exception in thread \S+ |Caused by: |Error: |Error occurred|ERROR |^Invalid |^Unrecognized "
     r"|^[\w.$]+(?:Error|Exception): "
 )
@@ -33,6 +38,7 @@ class JavaOutput:
         self._is_ending = False
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
+        self._traceback: list[str] = []  # of a process, until its last line is known
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -58,8 +64,8 @@ class JavaOutput:
         self._has_ended.wait(1)  # the process has written everything when it has ended
         with self._lock:
             lines = [line.strip() for line in self._lines if not (_NOISE.match(line) or _EMPTY.match(line))]
-        told = [line for line in lines if _TOLD.search(line)]
-        return _PREFIX.sub("", told[-1]) if told else None
+        reasons = [line for line in lines if _REASON.search(line)]
+        return _PREFIX.sub("", reasons[-1]) if reasons else None
 
     def end(self) -> None:
         """Drop messages from now on, because the processes are about to end."""
@@ -73,12 +79,28 @@ class JavaOutput:
                         self._lines.append(line)
                     else:
                         self._pass_on(line, kept)
+        with self._lock:
+            self._write(self._traceback, kept)  # one whose process ended within it
         self._has_ended.set()
 
     def _pass_on(self, line: str, to: int) -> None:
-        if not (self._is_ending or _NOISE.match(line)):
-            with contextlib.suppress(OSError):
-                os.write(to, f"{shown(line.rstrip(), keep=chr(9))}\n".encode())
+        """Pass on a line; a traceback when its last line, which is not indented, has arrived."""
+        if self._traceback or line.startswith(_TRACEBACK):
+            self._traceback.append(line)
+            if line.startswith((" ", _TRACEBACK)):
+                return
+            lines, self._traceback = self._traceback, []
+            if _CLOSED.match(line) and any(map(_WORKER.search, lines)):
+                return
+        else:
+            lines = [line]
+        self._write(lines, to)
+
+    def _write(self, lines: list[str], to: int) -> None:
+        for line in lines:
+            if not (self._is_ending or _NOISE.match(line)):
+                with contextlib.suppress(OSError):
+                    os.write(to, f"{shown(line.rstrip(), keep=chr(9))}\n".encode())
 
 
 @contextlib.contextmanager

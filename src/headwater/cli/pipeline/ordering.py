@@ -7,8 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from urllib.parse import urlsplit
 
 from headwater.cli.connecting import root_of
-from headwater.cli.pipeline.config import JobOptions
 from headwater.errors import OptionError
+from headwater.pipeline.options import JobOptions
 from headwater.protocol.globs import fixed_part, glob
 
 
@@ -29,8 +29,8 @@ def order_of(jobs: Mapping[str, JobOptions]) -> dict[str, set[str]]:
         list(TopologicalSorter(waits).static_order())
     except CycleError as error:
         circle = " → ".join(f"[jobs.{name}]" for name in error.args[1])
-        told = f"{circle} feed each other, so none of them can run first with once"
-        raise OptionError(f"{told}; remove one of them, or run them without once") from None
+        message = f"{circle} feed each other, so none of them can run first with once"
+        raise OptionError(f"{message}; remove one of them, or run them without once") from None
     try:
         order = list(TopologicalSorter(before).static_order())
     except CycleError:
@@ -57,9 +57,9 @@ def _feeds(writer: JobOptions, reader: JobOptions) -> bool:
 
 def _patterns(streams: str) -> list[str]:
     from headwater.pipeline.sources import is_pattern
-    from headwater.spark.options import stream_names
+    from headwater.spark.parsing import stream_names
 
-    return [streams.strip("/")] if is_pattern(streams) else stream_names(streams)
+    return [streams.strip("/")] if is_pattern(streams) else stream_names("streams", streams)
 
 
 def _overlap(first: str, second: str) -> bool:

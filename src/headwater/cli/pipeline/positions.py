@@ -6,12 +6,11 @@ from typing import Any
 
 import msgspec
 
-from headwater.cli.pipeline.config import (
-    ArchiveOptions,
+from headwater.pipeline.options import (
     JobOptions,
-    MaterializeOptions,
     PublishOptions,
     SnapshotOptions,
+    TableOptions,
 )
 
 
@@ -24,7 +23,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(name: str, options: JobOptions) -> JobStatus:
-    if isinstance(options, ArchiveOptions | MaterializeOptions):
+    if isinstance(options, TableOptions):
         return _of_query(name, options)
     if isinstance(options, PublishOptions):
         return _of_publish(name, options)
@@ -33,27 +32,27 @@ def status_of(name: str, options: JobOptions) -> JobStatus:
     return JobStatus(name=name, job=options.job, position="keeps no position: it compares")
 
 
-def _of_query(name: str, options: ArchiveOptions | MaterializeOptions) -> JobStatus:
+def _of_query(name: str, options: TableOptions) -> JobStatus:
     from headwater.pipeline.checkpoints import beside, position_of
     from headwater.pipeline.locations import local_path
     from headwater.pipeline.sources import JobSource
     from headwater.positions import Position
     from headwater.spark.positions import EARLIEST_PLACE, bytes_between
 
-    source = JobSource(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
+    source = JobSource(options)
     tails = source.tails(patient=False)
     directory = local_path(beside(options.table, "checkpoint", options.checkpoint))
     if directory is None:
         return JobStatus(
             name=name, job=options.job, position=f"its checkpoint {options.checkpoint} is not on this machine"
         )
-    found = position_of(directory)
-    ends = {} if found is None else found.ends
+    checkpoint = position_of(directory)
+    ends = {} if checkpoint is None else checkpoint.ends
     lags = {
         path: bytes_between(ends.get(path, EARLIEST_PLACE), Position(info.tail_offset)) for path, info in tails.items()
     }
-    position = "not started" if found is None or found.batch is None else f"batch {found.batch}"
-    if found is not None and found.is_unfinished:
+    position = "not started" if checkpoint is None or checkpoint.batch is None else f"batch {checkpoint.batch}"
+    if checkpoint is not None and checkpoint.is_unfinished:
         position += ", another one begun"
     known = {path: lag for path, lag in lags.items() if lag is not None}
     return JobStatus(name=name, job=options.job, position=position, lag_bytes=known)
@@ -63,19 +62,11 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
     from headwater.errors import UnsupportedTableError
     from headwater.pipeline.lake import Lake
     from headwater.pipeline.locations import local_path
-    from headwater.pipeline.publish import default_checkpoint, published_version, skipped_versions
-    from headwater.pipeline.targets import PublishTarget
+    from headwater.pipeline.publishing import default_checkpoint, published_version, skipped_versions
 
-    target = PublishTarget(
-        url=options.url,
-        type=options.type,
-        to=options.to,
-        to_table=options.to_table,
-        token=options.token,
-        connecting=options.connecting,
-    )
-    directory = local_path(default_checkpoint(options.table, target, options.checkpoint))
-    lake, version, refusal = Lake(options.table), None, f"there is no Delta table at {options.table}"
+    table = options.table or ""
+    directory = local_path(default_checkpoint(table, options))
+    lake, version, refusal = Lake(table), None, f"there is no Delta table at {table}"
     try:
         version = lake.open().version() if lake.exists() else None
     except UnsupportedTableError as error:
@@ -91,10 +82,10 @@ def _of_publish(name: str, options: PublishOptions) -> JobStatus:
 
 
 def _of_snapshots(name: str, options: SnapshotOptions) -> JobStatus:
-    from headwater.pipeline.snapshot import behind_newest
+    from headwater.pipeline.snapshots import behind_newest
     from headwater.pipeline.sources import JobSource
 
-    source = JobSource(url=options.url, streams=options.streams, token=options.token, connecting=options.connecting)
+    source = JobSource(options)
     tails = source.tails(patient=False)
     with source.client() as client:
         lags = {path: behind_newest(client, path, info.tail_offset) for path, info in tails.items()}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater import limits
-from headwater.cli.output import say, shown
+from headwater.cli.output import say, shown, warnings_said
 from headwater.cli.pipeline.checking import check_jobs
 from headwater.cli.pipeline.java_output import JavaOutput
 from headwater.cli.pipeline.ordering import order_of
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from headwater.cli.pipeline.config import PipelineFile
     from headwater.pipeline.jobs import Job, JobProgress
+    from headwater.pipeline.options import JobOptions
 
 
 def run(pipeline: PipelineFile) -> None:
@@ -41,7 +41,7 @@ def run(pipeline: PipelineFile) -> None:
     output = JavaOutput()
     stopping = _Stopping(output)
     began_s = time.monotonic()
-    with stopping, _warnings_said(), serving_metrics(jobs, pipeline.session.metrics_port):
+    with stopping, warnings_said(), serving_metrics(jobs, pipeline.session.metrics_port):
         spark = start_session(pipeline.session, output)
         try:
             stopping.listen()  # again, because Spark has installed its own handler for Ctrl-C
@@ -54,22 +54,11 @@ def run(pipeline: PipelineFile) -> None:
             spark.stop()
 
 
-class _Saying(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"headwater: {record.getMessage()}", err=True)
+def _start(options: JobOptions, spark: SparkSession, name: str) -> Job:
+    import headwater.pipeline
 
-
-@contextlib.contextmanager
-def _warnings_said() -> Iterator[None]:
-    """Print warnings of the jobs, such as that a request failed and is sent again."""
-    logger, handler = logging.getLogger("headwater"), _Saying(logging.WARNING)
-    logger.addHandler(handler)
-    propagate, logger.propagate = logger.propagate, False
-    try:
-        yield
-    finally:
-        logger.propagate = propagate
-        logger.removeHandler(handler)
+    function: Callable[..., Job] = getattr(headwater.pipeline, options.job)
+    return function(spark, **{**msgspec.structs.asdict(options), "name": name})
 
 
 class _Run:
@@ -91,7 +80,7 @@ class _Run:
                 continue
             say(f"headwater: starting {name}" + (f" after {', '.join(sorted(others))}" if others else ""), err=True)
             del self._waits[name]
-            self.jobs[name] = self._pipeline.jobs[name].start(self._spark, name)
+            self.jobs[name] = _start(self._pipeline.jobs[name], self._spark, name)
 
     def has_ended(self) -> bool:
         """Whether all jobs have ended. Raises the error of a failed job."""
@@ -100,12 +89,12 @@ class _Run:
         return len(self._ended) == len(self._pipeline.jobs)
 
     def looks(self) -> dict[str, JobProgress]:
-        found = _looks(self.jobs)
+        looks = _looks(self.jobs)
         is_waiting = not self._pipeline.session.master.startswith("local") and is_waiting_for_executors(self._spark)
         if is_waiting:
             what = f"waiting for executors of {self._pipeline.session.master}"
-            found = {name: msgspec.structs.replace(progress, doing=what) for name, progress in found.items()}
-        return found
+            looks = {name: msgspec.structs.replace(progress, doing=what) for name, progress in looks.items()}
+        return looks
 
 
 def _watch(running: _Run, stopping: _Stopping, began_s: float) -> None:
@@ -164,7 +153,7 @@ class _Lines:
             return
         self._said_s = seconds
         for name, progress in looks.items():
-            say(f"{seconds:7.1f} s  {name}: {told(progress)}", err=True)
+            say(f"{seconds:7.1f} s  {name}: {summary(progress)}", err=True)
 
 
 class _Live:
@@ -186,7 +175,7 @@ def _board() -> Iterator[_Lines | _Live]:
         yield _Live(live)
 
 
-def told(progress: JobProgress) -> str:
+def summary(progress: JobProgress) -> str:
     """One line with rows, rate and lag, and the streams with the largest lag; before the first batch, what is done."""
     text = f"{progress.rows:,} rows in {progress.batches:,} batches, {progress.rows_per_s:,.0f} rows/s"
     if not progress.batches and progress.doing:
@@ -218,4 +207,4 @@ def _table(looks: Mapping[str, JobProgress], seconds: float) -> Group:
 
 def _summarize(jobs: Mapping[str, Job], seconds: float) -> None:
     for name, progress in _looks(jobs).items():
-        say(f"{name}: {told(progress)}; {seconds:.1f} s")
+        say(f"{name}: {summary(progress)}; {seconds:.1f} s")

@@ -12,10 +12,9 @@ from typing import Annotated, BinaryIO
 import typer
 
 from headwater import limits
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.output import meter, print_json, say
-from headwater.cli.table.names import Name
 from headwater.errors import InvalidChangeError
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.tables.changes import parse_changes

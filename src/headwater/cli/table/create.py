@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
+from headwater.cli.create import check_view
 from headwater.cli.output import print_json, say
-from headwater.cli.table.names import Name
-from headwater.cli.views import check_view
 from headwater.protocol.tables.escaping import Escape
 
 

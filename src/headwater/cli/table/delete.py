@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.output import print_json, say
-from headwater.cli.table.names import Name
 
 
 def command(server: Server, name: Name, as_json: AsJson = False) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.output import print_json, say, write
 from headwater.cli.table.importing import (
@@ -23,7 +23,6 @@ from headwater.cli.table.importing import (
     difference,
     read_rows,
 )
-from headwater.cli.table.names import Name
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.escaping import Escape
 
@@ -62,15 +61,15 @@ def command(
         table.info()
         escaping = table.table_type.escape if table.table_type is not None else Escape.NONE
         wanted = _read(file, chosen, key, escaping, delimiter)
-        found = difference(wanted, table.active())
-        if not wanted and found.deleted and not allow_empty:
-            what = f"{file} has no rows, which would delete every key ({found.deleted:,})"
+        delta = difference(wanted, table.active())
+        if not wanted and delta.deleted and not allow_empty:
+            what = f"{file} has no rows, which would delete every key ({delta.deleted:,})"
             fail(what, "To do that, add --allow-empty.")
-        if found.changes and not dry_run:
-            table.append_all(found.changes)
+        if delta.changes and not dry_run:
+            table.append_all(delta.changes)
     if dry_run and not as_json:
-        write(format_changes(found.changes, escaping) if found.changes else b"")
-    _report(found, dry_run=dry_run, as_json=as_json)
+        write(format_changes(delta.changes, escaping) if delta.changes else b"")
+    _report(delta, dry_run=dry_run, as_json=as_json)
 
 
 def _read(file: str, form: Format, key: str, escaping: Escape, delimiter: str | None) -> dict[str, str]:
@@ -95,12 +94,12 @@ def _opened(file: str) -> Iterator[TextIO]:
         yield lines
 
 
-def _report(found: Difference, *, dry_run: bool, as_json: bool) -> None:
+def _report(delta: Difference, *, dry_run: bool, as_json: bool) -> None:
     counts = {
-        "added": found.added,
-        "changed": found.changed,
-        "deleted": found.deleted,
-        "unchanged": found.unchanged,
+        "added": delta.added,
+        "changed": delta.changed,
+        "deleted": delta.deleted,
+        "unchanged": delta.unchanged,
     }
     if as_json:
         print_json({**counts, "dry_run": dry_run})

@@ -13,6 +13,7 @@ import msgspec
 
 from headwater import limits
 from headwater.errors import InvalidChangeError
+from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import ADD, DELETE, Action, Row
@@ -47,11 +48,11 @@ DELIMITERS = (",", ";", "\t", "|")  # those that are detected
 SPREADSHEETS = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
 
 
-def check_delimiter(given: str) -> str:
+def check_delimiter(text: str) -> str:
     """A delimiter from the command line, where a tab may be written as `\\t`; ValueError if it is invalid."""
-    delimiter = "\t" if given == "\\t" else given
+    delimiter = "\t" if text == "\\t" else text
     if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ValueError(f"a delimiter is one character, not a quote or the end of a line, got {given!r}")
+        raise ValueError(f"a delimiter is one character, not a quote or the end of a line, got {text!r}")
     return delimiter
 
 
@@ -62,20 +63,20 @@ def read_rows(
 
     Without a delimiter, that of CSV is the one with which the first line has the key column.
     """
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     lines_of: dict[str, int] = {}
     rows = _json_rows(lines) if form is Format.JSONL else _separated_rows(lines, form, key_column, delimiter)
     for number, row in rows:
         key = _key(row, key_column, number)
-        if key in found:
+        if key in records:
             raise ValueError(f"line {number}: the key {key[:80]!r} is in line {lines_of[key]} as well")
         record = msgspec.json.encode({name: value for name, value in row.items() if name != key_column}).decode()
         try:
             format_changes([(ADD, key, record)], escaping)
         except InvalidChangeError as error:
             raise ValueError(f"line {number}: {error.detail.removeprefix('line 1: ')}") from None
-        found[key], lines_of[key] = record, number
-    return found
+        records[key], lines_of[key] = record, number
+    return records
 
 
 def _separated_rows(
@@ -118,8 +119,8 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             yield number, decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"line {number}: not a JSON object: {error}") from None
+        except UNREADABLE as error:
+            raise ValueError(f"line {number}: not a JSON object: {reason_of(error)}") from None
 
 
 def _as_written(number: str) -> msgspec.Raw:
@@ -138,21 +139,21 @@ def _key(row: Mapping[str, Any], column: str, number: int) -> str:
 
 def difference(wanted: Mapping[str, str], live: Mapping[str, Row]) -> Difference:
     """Whether two records are equal. Different spellings of the same JSON are equal."""
-    found = Difference(changes=[])
+    delta = Difference(changes=[])
     for key, record in wanted.items():
         row = live.get(key)
         if row is not None and _same(row.record, record):
-            found.unchanged += 1
+            delta.unchanged += 1
             continue
-        found.changes.append((ADD, key, record))
+        delta.changes.append((ADD, key, record))
         if row is None:
-            found.added += 1
+            delta.added += 1
         else:
-            found.changed += 1
+            delta.changed += 1
     gone = [key for key in live if key not in wanted]
-    found.changes += [(DELETE, key, "") for key in gone]
-    found.deleted = len(gone)
-    return found
+    delta.changes += [(DELETE, key, "") for key in gone]
+    delta.deleted = len(gone)
+    return delta
 
 
 _exact = msgspec.json.Decoder(float_hook=Decimal)
@@ -163,7 +164,7 @@ def _same(stored: str, wanted: str) -> bool:
         return True
     try:
         return _equal(_exact.decode(stored), _exact.decode(wanted))
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return False
 
 

@@ -7,9 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Server, complete_name, connected
 from headwater.cli.output import print_json, print_list
-from headwater.cli.table.names import complete_name
 
 COLUMNS = ["name", "last_seqno", "bytes", "schema", "version", "closed", "created_at", "expires_at"]
 
@@ -21,12 +20,12 @@ def command(
 ) -> None:
     """List tables, ordered by name. With --json, print one object per line."""
     with connected(server) as client:
-        found = [
+        tables = [
             {name: value for name, value in msgspec.structs.asdict(info).items() if name in COLUMNS}
             for info in client.tables(prefix)
         ]
     if as_json:
-        for info in found:
+        for info in tables:
             print_json(info)
     else:
-        print_list(found, COLUMNS)
+        print_list(tables, COLUMNS)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 import typer
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.output import print_json, print_table, say
-from headwater.cli.table.names import Name
 
 COLUMNS = ["event", "url", "since"]
 
@@ -35,14 +34,14 @@ def command(
             table.advertise(add, event=event or "rows")
         elif remove is not None:
             table.withdraw(remove)
-        found = table.nurls() if add is None and remove is None else []
+        nurls = table.nurls() if add is None and remove is None else []
     if add is not None or remove is not None:
         _report(table.url, add or remove or "", added=add is not None, as_json=as_json)
     elif as_json:
-        for nurl in found:
+        for nurl in nurls:
             print_json(nurl)
     else:
-        print_table([msgspec.structs.asdict(nurl) for nurl in found], COLUMNS, folding=["event", "url"])
+        print_table([msgspec.structs.asdict(nurl) for nurl in nurls], COLUMNS, folding=["event", "url"])
 
 
 def _report(table_url: str, nurl: str, *, added: bool, as_json: bool) -> None:

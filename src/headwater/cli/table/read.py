@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.failing import NOT_FOUND, WRONG_CALL, fail
 from headwater.cli.printing import print_rows
-from headwater.cli.table.names import Name
 
 if TYPE_CHECKING:
     from headwater.client import Table

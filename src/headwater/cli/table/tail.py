@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.connecting import AsJson, Server, connected
+from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.printing import print_rows
-from headwater.cli.table.names import Name
 
 
 def command(

@@ -20,15 +20,15 @@ def command(file: File, as_json: AsJson = False) -> None:
     """List the tokens of an auth file by name. The file holds only their hashes, not the tokens."""
     with file_errors(file):
         entries = read_auth_file(file).token
-    found = [_shown(entry) for entry in entries]
+    tokens = [_shown(entry) for entry in entries]
     if as_json:
-        for item in found:
-            print_json(item)
+        for token in tokens:
+            print_json(token)
     else:
         print_list(
             [
-                {**item, "scopes": " ".join(entry.scopes), "quota": format_limits(item["quota"])}
-                for item, entry in zip(found, entries, strict=True)
+                {**token, "scopes": " ".join(entry.scopes), "quota": format_limits(token["quota"])}
+                for token, entry in zip(tokens, entries, strict=True)
             ],
             COLUMNS,
         )

@@ -57,12 +57,12 @@ def _log_path(url: str) -> str:
 
 
 def _signed(file: Path, path: str, name: str, until_s: int, action: Action) -> str:
-    found = read_auth_file(file)
-    entry = next((token for token in found.token if token.name == name), None)
+    auth_file = read_auth_file(file)
+    entry = next((token for token in auth_file.token if token.name == name), None)
     if entry is None:
         raise ValueError(f"{file} has no token {name[:80]!r}")
-    if found.signing_secret is None:
+    if auth_file.signing_secret is None:
         raise ValueError(f"{file} has no signing_secret; it is 32 random bytes in base64url")
     token = parse_token(entry)
     Caller(token.name, parse_scopes(token.scopes)).require(action, path)
-    return sign(parse_secret(found.signing_secret), path, Signature(until_s, token.id, action))
+    return sign(parse_secret(auth_file.signing_secret), path, Signature(until_s, token.id, action))

@@ -90,7 +90,7 @@ class AsyncStream:
                 expires_at=expires_at,
                 closed=closed,
                 messages=messages,
-                named=flows.view_headers(view_of, entity_type, record),
+                extra_headers=flows.view_headers(view_of, entity_type, record),
             )
         )
         self.content_type = content_type_used
@@ -135,10 +135,10 @@ class AsyncStream:
         """
         begin: str | None = offset
         while begin is not None:
-            found = await self._client._run(flows.record_page(self._session, self.url, begin, until, page))
-            for record in found.records:
+            record_page = await self._client._run(flows.record_page(self._session, self.url, begin, until, page))
+            for record in record_page.records:
                 yield record
-            begin = found.continues_at(until)
+            begin = record_page.continues_at(until)
 
     async def record_times(
         self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_MAX
@@ -146,9 +146,9 @@ class AsyncStream:
         """The same as columns of numbers, one page at a time. Use it for the times of many records."""
         begin: str | None = offset
         while begin is not None:
-            found = await self._client._run(flows.record_times(self._session, self.url, begin, until, page))
-            yield found
-            begin = found.continues_at(until)
+            times = await self._client._run(flows.record_times(self._session, self.url, begin, until, page))
+            yield times
+            begin = times.continues_at(until)
 
     async def offset_at(self, time: datetime) -> str:
         """Return the offset of the first record that was appended at or after a time, which needs a time zone.

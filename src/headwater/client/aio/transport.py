@@ -48,6 +48,10 @@ class AsyncTransport:
     async def interrupt(self) -> None:
         """Interrupt another task that waits in this transport."""
         self.interrupted.set()
+        await self.hang_up()
+
+    async def hang_up(self) -> None:
+        """End the open response, while another task may wait for its next bytes. The flow goes on."""
         self._leave_parent()
         response = self._response
         if response is not None:
@@ -119,6 +123,7 @@ class AsyncTransport:
                 raise network_error(self._request, error) from error
             if chunk is None:
                 self._inflater.finish()
+                await self.aclose()  # the connection is in the pool, for other requests
                 return b""
             self._pieces = self._inflater.feed(chunk)
 

@@ -7,13 +7,14 @@ import contextlib
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import httpx
 
 from headwater import limits
 from headwater.client import flows, tables
 from headwater.client import nurls as notifying
+from headwater.client import subscriptions as subscribing
 from headwater.client.effects import (
     Batch,
     Emit,
@@ -22,17 +23,26 @@ from headwater.client.effects import (
     RunningFlow,
 )
 from headwater.client.flows import StreamInfo
+from headwater.client.following import StreamFollowing
 from headwater.client.forking import Pools
 from headwater.client.session import Retry, Session, Setting, Timeouts
+from headwater.client.subscriptions import SubscriptionStatus
+from headwater.client.sync.follow import Follow
 from headwater.client.sync.stream import Stream
+from headwater.client.sync.subscription import Subscription
 from headwater.client.sync.table import Table
 from headwater.client.sync.transport import Transport
+from headwater.client.sync.webhooks import WebhookVerifier
+from headwater.client.sync.worker import Worker
 from headwater.client.tables import TableInfo
 from headwater.client.transport import POOL, tls_context
+from headwater.client.working import WorkerSettings, WorkReport, worker_name
 from headwater.errors import HeadwaterError
+from headwater.positions import Position
 from headwater.protocol.tables.content_type import TableType
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Client:
@@ -104,6 +114,23 @@ class Client:
             if after is None:
                 return
 
+    @overload
+    def follow(self, streams: Mapping[str, str | Position]) -> Follow[Any]: ...
+
+    @overload
+    def follow(self, streams: Mapping[str, str | Position], *, type: type[T]) -> Follow[T]: ...
+
+    @overload
+    def follow(self, streams: Mapping[str, str | Position], *, type: Any) -> Follow[Any]: ...
+
+    def follow(self, streams: Mapping[str, str | Position], *, type: Any = Any) -> Follow[Any]:  # noqa: A002
+        """Follow many streams of this server over one connection, each from its own offset or position.
+
+        "-1" is the beginning of a stream, "now" its tail. `type` is as in `read`, for all of them. This is an
+        extension of Headwater.
+        """
+        return Follow(self, StreamFollowing(self._session, streams, type))
+
     def table(
         self,
         name: str,
@@ -129,6 +156,54 @@ class Client:
             after = page.next_after
             if after is None:
                 return
+
+    def subscription(self, id: str) -> Subscription:  # noqa: A002
+        """Return a handle for a subscription, given its id. Sends no request."""
+        return Subscription(self, id, self._session)
+
+    def subscriptions(self, prefix: str = "", *, page_size: int = limits.LIST_PAGE_MAX) -> Iterator[SubscriptionStatus]:
+        """Iterate over the subscriptions whose id starts with the prefix, ordered by id.
+
+        This is an extension of Headwater; with another server it raises ProtocolError.
+        """
+        after: str | None = None
+        while True:
+            page = self._run(subscribing.list_page(self._session, prefix, after, page_size))
+            yield from page.subscriptions
+            after = page.next_after
+            if after is None:
+                return
+
+    def worker(
+        self,
+        wake_stream: str,
+        function: Callable[[Any], Any],
+        *,
+        name: str | None = None,
+        per: Literal["batch", "wake"] = "batch",
+        type: Any = Any,  # noqa: A002
+        on_report: Callable[[WorkReport], Any] | None = None,
+    ) -> Worker:
+        """Return a worker of all subscriptions that wake through a stream, one claim at a time.
+
+        Several workers of the same wake stream share its subscriptions. The other arguments are those of
+        `client.subscription(id).worker()`.
+        """
+        path = self.stream(wake_stream).path
+        if path is None:
+            raise ValueError(f"the wake stream has to be on this server: {wake_stream!r}")
+        settings = WorkerSettings(name=name or worker_name(), per=per, message_type=type, on_report=on_report)
+        return Worker(self, self._session, function, settings, wake_stream=path)
+
+    def webhook_verifier(
+        self, jwks_url: str | None = None, *, tolerance_s: float = limits.WEBHOOK_TOLERANCE_S
+    ) -> WebhookVerifier:
+        """Return a verifier of the webhooks that this server sends.
+
+        `jwks_url` is the URL of the server's keys, if it is another one. It must come from your configuration, not
+        from a request. `tolerance_s` is the greatest difference between the time of a signature and the clock here.
+        """
+        return WebhookVerifier(self, self._session, jwks_url, tolerance_s)
 
     def notify(self, nurl: str, /, *, surl: str | None = None, **nurls: str) -> None:
         """Send a Notify request to a NURL of any server.
@@ -164,15 +239,15 @@ class Client:
         self._pools = Pools(lambda: httpx.Client(limits=POOL, verify=tls_context()), None)
 
     def _run(self, flow: Flow[R]) -> R:
-        progress = RunningFlow(flow)
-        for _ in self._drive(progress, Transport(self._pools, self._session)):
+        running_flow = RunningFlow(flow)
+        for _ in self._drive(running_flow, Transport(self._pools, self._session)):
             raise RuntimeError("only a read delivers batches")
-        return progress.result
+        return running_flow.result
 
-    def _drive(self, progress: RunningFlow[Any], transport: Transport) -> Generator[Batch[Any], None, None]:
+    def _drive(self, flow: RunningFlow[Any], transport: Transport) -> Generator[Batch[Any], None, None]:
         """Perform the effects of a flow until it ends or the transport is interrupted."""
         with contextlib.closing(transport):
-            effect = progress.go()
+            effect = flow.go()
             while effect is not None:
                 outcome: Any = None
                 if isinstance(effect, Emit):
@@ -184,4 +259,4 @@ class Client:
                         outcome = error
                 if transport.interrupted.is_set():
                     return
-                effect = progress.go(outcome)
+                effect = flow.go(outcome)

@@ -91,7 +91,7 @@ class Stream:
                 expires_at=expires_at,
                 closed=closed,
                 messages=messages,
-                named=flows.view_headers(view_of, entity_type, record),
+                extra_headers=flows.view_headers(view_of, entity_type, record),
             )
         )
         self.content_type = content_type_used
@@ -136,9 +136,9 @@ class Stream:
         """
         begin: str | None = offset
         while begin is not None:
-            found = self._client._run(flows.record_page(self._session, self.url, begin, until, page))
-            yield from found.records
-            begin = found.continues_at(until)
+            record_page = self._client._run(flows.record_page(self._session, self.url, begin, until, page))
+            yield from record_page.records
+            begin = record_page.continues_at(until)
 
     def record_times(
         self, *, offset: str = BEGINNING, until: str | None = None, page: int = limits.RECORDS_PAGE_MAX
@@ -146,9 +146,9 @@ class Stream:
         """The same as columns of numbers, one page at a time. Use it for the times of many records."""
         begin: str | None = offset
         while begin is not None:
-            found = self._client._run(flows.record_times(self._session, self.url, begin, until, page))
-            yield found
-            begin = found.continues_at(until)
+            times = self._client._run(flows.record_times(self._session, self.url, begin, until, page))
+            yield times
+            begin = times.continues_at(until)
 
     def offset_at(self, time: datetime) -> str:
         """Return the offset of the first record that was appended at or after a time, which needs a time zone.

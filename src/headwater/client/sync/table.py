@@ -83,8 +83,8 @@ class Table:
 
     def info(self) -> TableInfo:
         """Return the metadata of the table."""
-        found, self.table_type = self._client._run(tables.info(self._session, self.url))
-        return found
+        info, self.table_type = self._client._run(tables.info(self._session, self.url))
+        return info
 
     def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> flows.SignedUrl:
         """Return a URL with which anyone can read this table until it expires, or with `append` append to it.
@@ -219,10 +219,10 @@ class Table:
         """
         known = self._client._run(mirroring.find(self._session, self.url))
         mirror = Mirroring(self._session, self.url, known, [] if known is None else self.rows(since_id=-1).all())
-        found = self._client.table(source) if isinstance(source, str) else source
-        with Table(found._client, found.url, known or found.table_type, found._session).follow(
-            last_row=mirror.last_row
-        ) as reader:
+        source_table = self._client.table(source) if isinstance(source, str) else source
+        table_type = known or source_table.table_type
+        typed_source = Table(source_table._client, source_table.url, table_type, source_table._session)
+        with typed_source.follow(last_row=mirror.last_row) as reader:
             for rows in reader.batches():
                 self._client._run(mirror.write(reader.table_type or TableType(), rows))
                 yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)

@@ -47,6 +47,10 @@ class Transport:
     def interrupt(self) -> None:
         """Interrupt another thread that waits in this transport."""
         self.interrupted.set()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End the open response, while another thread may wait for its next bytes. The flow goes on."""
         self._leave_parent()
         response = self._response
         if response is not None:
@@ -114,6 +118,7 @@ class Transport:
                 raise network_error(self._request, error) from error
             if chunk is None:
                 self._inflater.finish()
+                self.close()  # the connection is in the pool, for other requests
                 return b""
             self._pieces = self._inflater.feed(chunk)
 

@@ -14,6 +14,7 @@ from itertools import islice
 
 import msgspec
 
+from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.protocol.state.batches import ConvertedBatch
 from headwater.protocol.state.events import DELETE, RESET, UPSERT
 from headwater.protocol.tables.escaping import Escape, unescape
@@ -47,7 +48,7 @@ class RowsAsEvents:
             batch.last_seqno = int(seqno)
             try:
                 batch.add(self._event(seqno, timestamp, action, key, record))
-            except (ValueError, msgspec.DecodeError, RecursionError) as error:
+            except ValueError as error:
                 batch.skip(f"row {batch.last_seqno}: {error}")
             if batch.is_full:
                 yield batch
@@ -76,8 +77,8 @@ class RowsAsEvents:
         value = record if self._escaping is Escape.NONE else text.encode()
         try:
             _json.decode(value)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"the record is not JSON ({error})") from None
+        except UNREADABLE as error:
+            raise ValueError(f"the record is not JSON ({reason_of(error)})") from None
         return value
 
     def _text(self, field: bytes) -> str:

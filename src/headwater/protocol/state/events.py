@@ -333,7 +333,7 @@ def split_messages(text: bytes | bytearray | str) -> list[msgspec.Raw] | list[by
     """The elements of an array as text, including invalid and too deeply nested ones."""
     try:
         return split_array(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         data = (text.encode() if isinstance(text, str) else bytes(text)).strip()
         if data[:1] != b"[" or data[-1:] != b"]":
             raise ValueError("not an array of JSON messages") from None
@@ -354,14 +354,14 @@ def _members(text: bytes | msgspec.Raw) -> dict[str, Any] | None:
     data = bytes(text).strip()
     if data[:1] != b"{" or data[-1:] != b"}":
         return None
-    found = {}
+    members = {}
     for member in elements(data[1:-1]):
         name, colon, value = member.partition(b":")
         try:
-            found[msgspec.json.decode(name, type=str)] = value if colon else b""
+            members[msgspec.json.decode(name, type=str)] = value if colon else b""
         except ValueError:
             continue  # an invalid name, or one with a colon: not a field of an event
-    return found
+    return members
 
 
 def plain(text: bytes | msgspec.Raw) -> Any:

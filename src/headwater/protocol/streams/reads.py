@@ -40,32 +40,32 @@ _LIVE = {mode.value: mode for mode in Live}
 
 def parse_query(query: str) -> dict[str, str]:
     """The parameters of a query string. A known parameter may be given once; unknown ones are ignored."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     quoted = "%" in query or "+" in query
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
         if quoted:
             name, value = unquote_plus(name), unquote_plus(value)
-        if name in found and name in _KNOWN:
+        if name in parameters and name in _KNOWN:
             raise InvalidQueryError(f"{name} is given more than once")
-        found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 def parse_read(query: str) -> ReadQuery:
     if not query:
         return ReadQuery(as_head=True)
-    found = parse_query(query)
-    mode = _LIVE.get(found.get("live", "false"))
+    parameters = parse_query(query)
+    mode = _LIVE.get(parameters.get("live", "false"))
     if mode is None:
-        raise InvalidQueryError(f"live must be false, long-poll or sse, got {found['live'][:80]!r}")
-    offset = found.get("offset")
+        raise InvalidQueryError(f"live must be false, long-poll or sse, got {parameters['live'][:80]!r}")
+    offset = parameters.get("offset")
     if offset is None and mode is not Live.NO:
         raise InvalidQueryError(f"live={mode.value} needs an offset")
-    cursor = found.get("cursor")
+    cursor = parameters.get("cursor")
     if cursor is not None and len(cursor) > limits.CURSOR_LENGTH_MAX:
         raise InvalidQueryError(f"cursor is longer than {limits.CURSOR_LENGTH_MAX} characters")
-    until = found.get("until")
+    until = parameters.get("until")
     if until in (BEGINNING, NOW):
         raise InvalidOffsetError("until must be an offset from the server")
     return ReadQuery(

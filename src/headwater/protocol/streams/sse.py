@@ -43,7 +43,7 @@ class DataEvent:
         if self._kind is ContentKind.BINARY:
             encoded = binascii.b2a_base64(self._data[start:end], newline=False)
         else:
-            encoded = _lines(self._data, start, end, first=not json and not start)
+            encoded = field_lines(self._data, start, end, first=not json and not start)
         if not start:
             encoded = (b"event: data\ndata:[" if json else b"event: data\ndata:") + encoded
         if end == self._end:
@@ -57,7 +57,7 @@ def data_frame(kind: ContentKind, data: bytes, next_offset: str) -> bytes:
     return b"".join([event.piece(number) for number in range(event.pieces)])
 
 
-def _lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
+def field_lines(data: bytes, start: int, end: int, *, first: bool) -> bytes:
     """Part of a text, with the field name before each line except its first. `first`: the text begins here."""
     part, before = data[start:end], data[start - 1 : start]
     if before == b"\r" and part.startswith(b"\n"):

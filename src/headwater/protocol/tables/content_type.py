@@ -104,9 +104,9 @@ def check_changes_type(value: str | None, table: TableType) -> None:
     named = _table_type(media, InvalidHeaderError)
     own = {"schema": (named.schema, table.schema), "version": (named.version, table.version)}
     own["escape"] = (named.escape.value, table.escape.value)
-    for name, (asked, has) in own.items():
-        if name in media.parameters and asked != has:
-            raise ContentTypeError(f"the table has {name}={has}, the body has {name}={asked}")
+    for name, (body_value, table_value) in own.items():
+        if name in media.parameters and body_value != table_value:
+            raise ContentTypeError(f"the table has {name}={table_value}, the body has {name}={body_value}")
 
 
 # The Accept header
@@ -148,8 +148,8 @@ def _fits(media: Media, media_type: str, own: dict[str, str]) -> bool:
     return all(_same(name, media.parameters[name], own[name]) for name in own.keys() & media.parameters.keys())
 
 
-def _same(name: str, asked: str, value: str) -> bool:
-    return asked == value if name == "schema" else asked.lower() == value
+def _same(name: str, parameter: str, value: str) -> bool:
+    return parameter == value if name == "schema" else parameter.lower() == value
 
 
 def _specificity(media: Media, own: dict[str, str]) -> tuple[int, int]:
@@ -184,11 +184,11 @@ class Media(msgspec.Struct, frozen=True):
 
 def parse_media(text: str) -> Media | None:
     """Parse a media type; None if it is invalid or has a parameter twice."""
-    found = _TYPE.match(text)
-    if found is None:
+    media_type = _TYPE.match(text)
+    if media_type is None:
         return None
     parameters: dict[str, str] = {}
-    position = found.end()
+    position = media_type.end()
     while position < len(text):
         parameter = _PARAMETER.match(text, position)
         if parameter is None:
@@ -200,7 +200,7 @@ def parse_media(text: str) -> Media | None:
         if name in parameters:
             return None
         parameters[name] = _unquoted(parameter[2])
-    return Media(found[1].lower(), parameters)
+    return Media(media_type[1].lower(), parameters)
 
 
 def _unquoted(value: str) -> str:

@@ -93,7 +93,7 @@ class TableFollowing:
     ) -> None:
         if abs(since_id) > limits.SEQNO_MAX:
             raise ValueError(f"since_id must be from -(2^63-1) to 2^63-1, got {since_id}")
-        self._asked = since_id
+        self._first_since_id = since_id
         self.position = since_id if since_id >= 0 else None
         self.table = table
         self.last_seqno: int | None = None  # in the last response
@@ -133,7 +133,7 @@ class TableFollowing:
     def since_id(self) -> int:
         """The `since_id` of the next request."""
         if self.position is None:
-            return self._asked
+            return self._first_since_id
         if self._verify and self.position > 0 and self.position in self._seen:
             return self.position - 1
         return self.position
@@ -241,7 +241,7 @@ class TableFollowing:
         if self._beyond_bytes > limits.FOLLOW_WINDOW_BYTES_MAX:
             return True
         target, window = self._target, self._window  # the last rows, without a gap
-        are_last = self.position is None and target is not None and len(window) >= -self._asked
+        are_last = self.position is None and target is not None and len(window) >= -self._first_since_id
         return are_last and target is not None and window.is_run_to(target)
 
     def _release(self, rows: list[Row]) -> None:

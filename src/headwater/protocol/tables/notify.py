@@ -31,10 +31,6 @@ class Notification(msgspec.Struct, frozen=True):
     surl: str | None = None
     nurls: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def is_handshake(self) -> bool:
-        return self.surl is None
-
 
 def check_form_type(content_type: str | None) -> None:
     media = parse_media(content_type or "")

@@ -43,45 +43,45 @@ def parse_table_query(query: str, last_event_id: str | None = None) -> TableQuer
     """Parse a query. The `Last-Event-ID` of an EventSource that reconnects replaces `since_id`."""
     if not query:
         return TableQuery()
-    found = _parameters(query)
-    live = found.get("live", "false")
+    parameters = _parameters(query)
+    live = parameters.get("live", "false")
     if live not in ("false", "sse"):
         raise InvalidQueryError(f"live must be sse or false, got {live[:80]!r}")
-    view, key = _view(found)
+    view, key = _view(parameters)
     if view is RowView.ACTIVE and live == "sse":
         raise InvalidQueryError("live=sse does not work with view=active; read it first, then follow with since_id")
-    if "until_id" in found and live == "sse":
+    if "until_id" in parameters and live == "sse":
         raise InvalidQueryError("until_id does not work with live=sse")
-    since_id = parse_since_id(found.get("since_id", "0"))
+    since_id = parse_since_id(parameters.get("since_id", "0"))
     if last_event_id and live == "sse":
         since_id = parse_since_id(last_event_id, "Last-Event-ID")
     events = live == "sse"
     return TableQuery(
         since_id,
-        _seconds("timeout", found, limits.TABLE_TIMEOUT_S, limits.TABLE_TIMEOUT_MAX_S, events=events),
-        _seconds("idle", found, limits.TABLE_IDLE_S, limits.TABLE_IDLE_MAX_S, events=events),
+        _seconds("timeout", parameters, limits.TABLE_TIMEOUT_S, limits.TABLE_TIMEOUT_MAX_S, events=events),
+        _seconds("idle", parameters, limits.TABLE_IDLE_S, limits.TABLE_IDLE_MAX_S, events=events),
         view,
         key,
         events,
-        _until_id(found, view),
+        _until_id(parameters, view),
     )
 
 
 def _parameters(query: str) -> dict[str, str]:
     """The known parameters of a query string, each at most once. Unknown ones are ignored."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for pair in query.split("&"):
         encoded, _, value = pair.partition("=")
         name = unquote_plus(encoded)
         if name not in _KNOWN:
             continue
-        if name in found:
+        if name in parameters:
             raise InvalidQueryError(f"{name} is given more than once")
         try:
-            found[name] = unquote_plus(value, errors="strict")
+            parameters[name] = unquote_plus(value, errors="strict")
         except UnicodeDecodeError:
             raise InvalidQueryError(f"{name} is not UTF-8 after percent-decoding") from None
-    return found
+    return parameters
 
 
 def parse_since_id(value: str, name: str = "since_id") -> int:
@@ -90,8 +90,8 @@ def parse_since_id(value: str, name: str = "since_id") -> int:
     return int(value)
 
 
-def _until_id(found: dict[str, str], view: RowView) -> int | None:
-    value = found.get("until_id")
+def _until_id(parameters: dict[str, str], view: RowView) -> int | None:
+    value = parameters.get("until_id")
     if value is None:
         return None
     until_id = parse_since_id(value, "until_id")
@@ -102,9 +102,9 @@ def _until_id(found: dict[str, str], view: RowView) -> int | None:
     return until_id
 
 
-def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float, *, events: bool) -> float:
+def _seconds(name: str, parameters: dict[str, str], default_s: float, most_s: float, *, events: bool) -> float:
     """A time in seconds. The default for an EventSource is the maximum, because it pauses before it reconnects."""
-    value = found.get(name)
+    value = parameters.get(name)
     if value is None:
         return most_s if events else default_s
     if not _SECONDS.fullmatch(value):
@@ -112,9 +112,9 @@ def _seconds(name: str, found: dict[str, str], default_s: float, most_s: float, 
     return min(float(value), most_s)
 
 
-def _view(found: dict[str, str]) -> tuple[RowView, str | None]:
+def _view(parameters: dict[str, str]) -> tuple[RowView, str | None]:
     """The view and the key. A key implies the active view: its history would need a read of the whole table."""
-    key, view = found.get("key"), found.get("view")
+    key, view = parameters.get("key"), parameters.get("view")
     if view not in (None, "all", "active"):
         raise InvalidQueryError(f"view must be active or all, got {view[:80]!r}")
     if key is None:

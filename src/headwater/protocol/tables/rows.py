@@ -3,18 +3,28 @@
 Formatting a parsed row gives the same bytes, so that a mirror serves what it received. Therefore a SeqNo with leading
 zeros is refused, and the record is everything after the fourth tab, including further tabs. The body of an append to a
 mirror is whole rows, with the SeqNos of the mirrored table.
+
+Timestamps are RFC 3339 in UTC. This server always writes milliseconds with three digits, so that its timestamps have
+one length and sort as text. Timestamps of other servers may have other forms. They are informational, and a mirror
+keeps them as text; `parse_timestamp` converts them.
+
+In a server-sent event the SeqNo is the id, and the row without its newline the data. A browser sends the id of the last
+event as `Last-Event-ID` when it reconnects, and gets the rows after it. Events have no name, so an EventSource passes
+them to `onmessage`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from headwater import limits
 from headwater.errors import InvalidChangeError, InvalidRowError, TooManyMessagesError
-from headwater.log.row_framing import format_rows, last_seqno_of, seqno_of
+from headwater.log.row_framing import format_rows, format_timestamp, last_seqno_of, seqno_of
 from headwater.protocol.tables.escaping import Escape, escape
 
 __all__ = [
@@ -25,13 +35,15 @@ __all__ = [
     "RowReader",
     "check_rows",
     "escaped",
+    "event_frames",
     "format_row",
     "format_rows",
+    "format_timestamp",
     "is_seqno",
     "last_seqno_of",
     "parse_row",
+    "parse_timestamp",
     "seqno_of",
-    "split_rows",
 ]
 
 Action = Literal["+", "-"]
@@ -40,6 +52,9 @@ ADD: Action = "+"  # adds or replaces the record of a key
 DELETE: Action = "-"
 
 _ACTIONS: dict[str, Action] = {ADD: ADD, DELETE: DELETE}
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(?:[Zz]|[+-]00:00)"
+)
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -97,11 +112,6 @@ def _fault(fields: list[str]) -> str:
     if fields[2] not in _ACTIONS:
         return f"the action of row {fields[0]} must be + or -, got {fields[2][:80]!r}"
     return f"the primary key of row {fields[0]} is empty"
-
-
-def split_rows(rows: bytes) -> list[bytes]:
-    """The rows in stored bytes, each with its newline."""
-    return [line + b"\n" for line in rows[:-1].split(b"\n")] if rows else []
 
 
 class RowReader:
@@ -200,3 +210,36 @@ def check_rows(body: bytes, after: int, rows_max: int) -> int:
 
 def _change_error(line: int, fault: str) -> InvalidChangeError:
     return InvalidChangeError(f"line {line}: {fault}", line=line)
+
+
+def parse_timestamp(text: str) -> int:
+    """Milliseconds since 1970, rounded down. A leap second counts as the second after it."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        raise InvalidRowError(f"a timestamp is RFC 3339 in UTC, as 2026-01-08T00:00:00Z, got {text[:80]!r}")
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    leap = second == 60
+    try:
+        moment = datetime(year, month, day, hour, minute, second - leap, tzinfo=UTC)
+    except ValueError:
+        raise InvalidRowError(f"the timestamp {text[:80]!r} is not a valid time") from None
+    return (int(moment.timestamp()) + leap) * 1000 + int((match[7] or "")[:3].ljust(3, "0"))
+
+
+def event_frames(rows: bytes) -> bytes:
+    """The events for stored rows, each with its newline.
+
+    The record of a mirrored row may contain a carriage return, which would end a line of the event, so that the text
+    after it could look like a field. It becomes a line end in the data, as in the events of streams.
+    """
+    if not rows:
+        return b""
+    lines = rows[:-1].split(b"\n")
+    if b"\r" in rows:
+        lines = [line.replace(b"\r", b"\ndata: ") for line in lines]
+    parts = [b"\n\n"] * (5 * len(lines))
+    parts[0::5] = [b"id: "] * len(lines)
+    parts[1::5] = [line[: line.index(b"\t")] for line in lines]
+    parts[2::5] = [b"\ndata: "] * len(lines)
+    parts[3::5] = lines
+    return b"".join(parts)

@@ -26,11 +26,12 @@ from headwater.server.auth.held import Held, HeldFeed, HeldReads
 from headwater.server.auth.issuers import OF_JWT, verify_jwt
 from headwater.server.auth.route_rules import Rule, Subject
 from headwater.server.auth.rules import Rules
-from headwater.server.auth.scopes import Action, OneAction, Scopes, parse_scopes
+from headwater.server.auth.scopes import Action, OneAction, Scopes, parse_scope, parse_scopes
 from headwater.server.auth.tokens import PREFIX, Token, digest_of
 from headwater.server.http import Headers, Request, Response
 
-_PATH, _LIST, _METRICS = Subject.PATH, Subject.LIST, Subject.METRICS  # names of their own: see log/content.py
+_PATH, _METRICS = Subject.PATH, Subject.METRICS  # names of their own: see log/content.py
+_LISTED = (Subject.LIST, Subject.MANY)  # the handler checks each stream
 # Caches must keep responses apart by credentials, and pages must not send signed URLs as referrers.
 READ_HEADERS: Headers = (("vary", "authorization"), ("referrer-policy", "no-referrer"))
 
@@ -42,6 +43,7 @@ class Authority:
         self._clock = clock
         self._held = HeldReads()
         self.quotas = TokenQuotas()
+        self.on_change: list[Callable[[], None]] = []  # called when rules or keys have changed
         self.use(rules)
 
     def use(self, rules: Rules) -> None:
@@ -59,6 +61,8 @@ class Authority:
         self._signers: dict[tuple[str, str, str], Caller] = {}  # by the signature of a URL, its path and the method
         self._epoch = object()
         self._held.end_those_not_allowed()
+        for changed in self.on_change:
+            changed()
 
     # Requests
 
@@ -82,7 +86,7 @@ class Authority:
                 raise ForbiddenError("a signed URL is for appends, not to close a stream or table")
         elif rule.named is not None:
             caller.require(action if rule.acts is None else rule.acts(request), rule.named(request))
-        elif subject is _LIST:
+        elif subject in _LISTED:
             if caller is self.rules.anonymous and not caller.scopes:
                 raise caller.refusal("read:…")
         elif not caller.may_administer:
@@ -184,6 +188,29 @@ class Authority:
                 return issuer.scopes
         raise UnauthorizedError("the issuer of the token that signed the URL is no longer in the auth file")
 
+    # Grants
+
+    @property
+    def epoch(self) -> object:
+        """Another object after each change of the rules."""
+        return self._epoch
+
+    def has_expired(self, caller: Caller) -> bool:
+        return caller.until_s <= self._clock()
+
+    def granted(self, name: str, caller_id: str, scopes: tuple[str, ...]) -> Caller:
+        """The caller of a grant, by the current rules. Raises UnauthorizedError if there is none any more.
+
+        Tokens are found by name, so that a token can be replaced by another one with the same name.
+        """
+        if caller_id.startswith(OF_JWT):
+            within = self._narrowed(caller_id.partition(":")[0])
+            return Caller(name, Scopes([parse_scope(scope) for scope in scopes], within), id=caller_id)
+        for token in self._tokens.values():
+            if token.name == name:
+                return self._caller_of(token)
+        raise UnauthorizedError("the token was revoked")
+
     # Tokens for remote servers
 
     def token_for(self, target: CheckedUrl) -> str | None:
@@ -195,11 +222,16 @@ class Authority:
 
     async def answer(self, request: Request, rule: Rule, path: str, work: Awaitable[Response]) -> Response:
         """The response to an authorized read. A live read ends when the credential expires or is revoked."""
-        if rule.action is None:
+        action = rule.action
+        if action is None or rule.subject is Subject.MANY:
             return await work
-        still_allowed = self._watch(request, rule.action, path)
+        still_allowed = self.watch(request, lambda caller: caller.may(action, path))
         waits = rule.subject is _PATH and ("live" in request.query or "%" in request.query)  # l%69ve is live as well
         response = await (self._while_allowed(still_allowed, work) if waits else work)
+        return self.hold(response, still_allowed)
+
+    def hold(self, response: Response, still_allowed: Callable[[], bool]) -> Response:
+        """End a response that stays open when it is not allowed any more."""
         if response.feed is not None:
             feed = HeldFeed(still_allowed, response.feed)
             self._held.add(feed)
@@ -221,8 +253,9 @@ class Authority:
             raise _ended()
         return response
 
-    def _watch(self, request: Request, action: Action, path: str) -> Callable[[], bool]:
-        """Returns a function that tells whether the caller of a request is still allowed to read."""
+    def watch(self, request: Request, is_allowed: Callable[[Caller], bool]) -> Callable[[], bool]:
+        """Returns a function that tells whether the credential of a request is still valid and its caller is allowed to
+        read. `is_allowed` is called when the rules have changed."""
         caller, epoch = request.caller, self._epoch
 
         def still_allowed() -> bool:
@@ -232,7 +265,7 @@ class Authority:
                     caller, epoch = caller.renewed(), self._epoch
                 except HeadwaterError:
                     return False
-                return caller.may(action, path)
+                return is_allowed(caller)
             return caller.until_s > self._clock()
 
         return still_allowed
@@ -242,9 +275,9 @@ def _ended() -> UnauthorizedError:
     return UnauthorizedError("the token has expired or was revoked while the read waited")
 
 
-def as_private(found: Headers) -> Headers:
+def as_private(headers: Headers) -> Headers:
     """The headers of a response that shared caches must not store."""
-    kept = [(name, _private(value)) if name == "cache-control" else (name, value) for name, value in found]
+    kept = [(name, _private(value)) if name == "cache-control" else (name, value) for name, value in headers]
     return (*kept, *READ_HEADERS)
 
 

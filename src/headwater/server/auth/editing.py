@@ -106,21 +106,22 @@ def _write(path: Path, text: str, expected: AuthFile) -> None:
 def _keep_permissions(path: Path, descriptor: int) -> None:
     """Give a new file the owner, the mode and the access list of the file that it replaces."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         os.fchmod(descriptor, _MODE)
         return
-    if found.st_nlink > 1:
-        raise ValueError(f"{path} has {found.st_nlink} names (hard links), of which only this one would change")
+    if status.st_nlink > 1:
+        raise ValueError(f"{path} has {status.st_nlink} names (hard links), of which only this one would change")
     try:
-        os.fchown(descriptor, found.st_uid, found.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(found.st_mode))  # after the owner, whose change may clear bits
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode))  # after the owner, whose change may clear bits
         if _ACCESS_LIST in _attributes(path):
             os.setxattr(descriptor, _ACCESS_LIST, os.getxattr(path, _ACCESS_LIST))
     except OSError as error:
         raise ValueError(
-            f"the owner {found.st_uid}:{found.st_gid} and the mode {stat.S_IMODE(found.st_mode):04o} of {path} cannot "
-            f"be kept ({error.strerror}), and the server might not be able to read it; run this as its owner or as root"
+            f"the owner {status.st_uid}:{status.st_gid} and the mode {stat.S_IMODE(status.st_mode):04o} of {path} "
+            f"cannot be kept ({error.strerror}), and the server might not be able to read it; run this as its owner "
+            "or as root"
         ) from None
 
 

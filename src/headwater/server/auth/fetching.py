@@ -24,15 +24,15 @@ class RemoteKeys(KeySet):
         super().__init__()
         self.url = url
         self._clock = clock
-        self._asked = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._fetched_s = -limits.AUTH_JWKS_ASKED_S
         self.failures = 0  # since the start
         self.fault = ""  # of the last fetch
 
     def wanted(self) -> bool:
         if self._clock() - self._fetched_s >= limits.AUTH_JWKS_ASKED_S:
-            self._asked.set()
-        return self._asked.is_set() or not self.keys
+            self._wakeup.set()
+        return self._wakeup.is_set() or not self.keys
 
     async def keep(self, client: OutboundClient, changed: Callable[[], None]) -> None:
         """Fetch the keys regularly, until cancelled."""
@@ -53,10 +53,10 @@ class RemoteKeys(KeySet):
                 self.failures += 1
                 self.fault = str(error) or type(error).__name__
             self._fetched_s = self._clock()
-            self._asked.clear()
+            self._wakeup.clear()
             try:
                 async with asyncio.timeout(pause_s):
-                    await self._asked.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 pass
 

@@ -84,14 +84,14 @@ def identity_name(issuer: str, subject: str) -> str:
 
 def _scopes(claim: object) -> list[Scope]:
     """The scopes of a token. Values that are not scopes, such as `openid`, are ignored."""
-    given = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else ()
-    found = []
-    for text in given[:AUTH_SCOPES_MAX]:
+    texts = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else ()
+    scopes = []
+    for text in texts[:AUTH_SCOPES_MAX]:
         try:
-            found.append(parse_scope(str(text)))
+            scopes.append(parse_scope(str(text)))
         except ValueError:
             continue
-    return found
+    return scopes
 
 
 def verify_jwt(token: str, issuers: dict[str, Issuer], now_s: float) -> Caller:

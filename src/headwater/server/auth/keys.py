@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.limits import AUTH_KEYS_MAX, AUTH_RSA_BITS_MIN, AUTH_SECRET_BYTES_MIN
+from headwater.log.json_framing import UNREADABLE, reason_of
 
 EDDSA, ES256, HS256, RS256 = "EdDSA", "ES256", "HS256", "RS256"
 
@@ -132,15 +133,15 @@ def keys_of_jwks(data: bytes, *, secrets: bool) -> list[Key]:
     """The usable keys of a JWKS; ValueError if there are none. A published JWKS must not contain secrets."""
     try:
         raw = msgspec.json.decode(data, type=Jwks).keys[:AUTH_KEYS_MAX]
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"not a JWKS: {error}") from None
+    except UNREADABLE as error:
+        raise ValueError(f"not a JWKS: {reason_of(error)}") from None
     return _usable((_parse(item) for item in raw), secrets=secrets)
 
 
-def keys_of_tables(given: Iterable[Mapping[str, object]]) -> list[Key]:
+def keys_of_tables(tables: Iterable[Mapping[str, object]]) -> list[Key]:
     """The same for JWKs in the auth file."""
     try:
-        jwks = [msgspec.convert(item, Jwk) for item in given]
+        jwks = [msgspec.convert(table, Jwk) for table in tables]
     except msgspec.ValidationError as error:
         raise ValueError(f"not a JWK: {error}") from None
     return _usable(jwks, secrets=True)
@@ -149,12 +150,12 @@ def keys_of_tables(given: Iterable[Mapping[str, object]]) -> list[Key]:
 def _parse(raw: msgspec.Raw) -> Jwk | None:
     try:
         return msgspec.json.decode(raw, type=Jwk)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
 def _usable(jwks: Iterable[Jwk | None], *, secrets: bool) -> list[Key]:
-    found, faults = [], []
+    keys, faults = [], []
     for jwk in jwks:
         try:
             key = None if jwk is None else key_of_jwk(jwk)
@@ -162,7 +163,7 @@ def _usable(jwks: Iterable[Jwk | None], *, secrets: bool) -> list[Key]:
             faults.append(str(error))
             continue
         if key is not None and (secrets or key.algorithm != HS256):
-            found.append(key)
-    if not found:
+            keys.append(key)
+    if not keys:
         raise ValueError("; ".join(["no key for EdDSA (Ed25519), ES256 (P-256), RS256 or HS256", *faults[:3]]))
-    return found
+    return keys

@@ -61,7 +61,7 @@ def open_authority(path: Path, client: OutboundClient, watcher: FileWatcher) -> 
 
     load()  # to find the files that it names
     opened: list[OpenAuthority] = []
-    rules = watcher.add("the auth file", files, load, lambda found: opened[0].use(found))
+    rules = watcher.add("the auth file", files, load, lambda new_rules: opened[0].use(new_rules))
     opened.append(OpenAuthority(Authority(rules), keeper))
     return opened[0]
 

@@ -16,13 +16,14 @@ class Subject(enum.Enum):
     PATH = enum.auto()  # the stream or table of the URL path
     NAMED = enum.auto()  # a stream or table that a parameter names
     LIST = enum.auto()  # a list, which the handler filters by scope
+    MANY = enum.auto()  # several streams, which the handler checks, also while the response is open
     SERVER = enum.auto()  # the server as a whole
     METRICS = enum.auto()  # the same, unless open_metrics is set
 
 
 class Rule(NamedTuple):
-    """`action` None: the route is public. `named` returns the path in the log that a request names, and `acts` the
-    action on it, if the request names that too."""
+    """`action` None: the route is public, or its handler checks a token of another kind. `named` returns the path in
+    the log that a request names, and `acts` the action on it, if the request names that too."""
 
     action: Action | None
     subject: Subject = Subject.PATH
@@ -31,14 +32,17 @@ class Rule(NamedTuple):
 
 
 OPEN = Rule(None)
+WAKE = Rule(None, Subject.SERVER)  # the handler checks the token of a wake
 READ = Rule(Action.READ)
 APPEND = Rule(Action.APPEND)
 CREATE = Rule(Action.CREATE)
 DELETE = Rule(Action.DELETE)
 SUBSCRIBE = Rule(Action.SUBSCRIBE)
+CLAIM = Rule(Action.CLAIM)
 NOTIFY = Rule(Action.NOTIFY)
 ADMIN = Rule(Action.ADMIN)
 LISTED = Rule(Action.READ, Subject.LIST)
+COMBINED = Rule(Action.READ, Subject.MANY)
 SERVER = Rule(Action.ADMIN, Subject.SERVER)
 METRICS = Rule(Action.ADMIN, Subject.METRICS)
 

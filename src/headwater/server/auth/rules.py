@@ -107,19 +107,19 @@ def load_rules(path: Path, keys_of: KeysOf, files: list[Path] | None = None) -> 
     valid or not, are added to `files`; a change of one of them reloads the rules."""
     files = [] if files is None else files
     files.append(path)
-    found = read_auth_file(path)
+    auth_file = read_auth_file(path)
     try:
-        tokens = [parse_token(entry) for entry in found.token]
-        issuers = [_issuer(entry, path, files, keys_of) for entry in found.issuer]
+        tokens = [parse_token(entry) for entry in auth_file.token]
+        issuers = [_issuer(entry, path, files, keys_of) for entry in auth_file.issuer]
         _check_unique(tokens, issuers)
         return Rules(
             {token.digest: token for token in tokens},
             {issuer.url: issuer for issuer in issuers},
-            Caller(ANONYMOUS, parse_scopes(found.anonymous)),
-            found.open_metrics,
-            None if found.signing_secret is None else parse_secret(found.signing_secret),
-            frozenset(entry.jwks_url for entry in found.issuer if entry.jwks_url is not None),
-            tuple(map(_check_remote, found.remote)),
+            Caller(ANONYMOUS, parse_scopes(auth_file.anonymous)),
+            auth_file.open_metrics,
+            None if auth_file.signing_secret is None else parse_secret(auth_file.signing_secret),
+            frozenset(entry.jwks_url for entry in auth_file.issuer if entry.jwks_url is not None),
+            tuple(map(_check_remote, auth_file.remote)),
         )
     except (ValueError, OSError) as error:
         raise ValueError(f"{path}: {error}") from None

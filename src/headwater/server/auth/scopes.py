@@ -25,7 +25,8 @@ class Action(enum.StrEnum):
     APPEND = "append"  # closing too
     CREATE = "create"
     DELETE = "delete"
-    SUBSCRIBE = "subscribe"  # advertise NURLs
+    SUBSCRIBE = "subscribe"  # advertise NURLs, manage subscriptions
+    CLAIM = "claim"  # claim subscriptions, as a worker
     NOTIFY = "notify"  # send Notify requests
     FOLLOW = "follow"  # make the server follow a table
     ADMIN = "admin"
@@ -58,23 +59,23 @@ class Scope(NamedTuple):
 
 def parse_scope(text: str) -> Scope:
     """Parse a scope. ValueError if it is invalid."""
-    name, colon, given = text.partition(":")
+    name, colon, pattern = text.partition(":")
     action = _ACTIONS.get(name)
     if not colon or action is None:
         raise ValueError(
             f"a scope is ACTION:GLOB, as read:prices/**, with one of {', '.join(Action)}; got {text[:80]!r}"
         )
-    rest, streams, tables = given, True, True
-    if given.startswith("/"):
-        streams, tables = given.startswith(STREAM_ROOT), given.startswith(TABLE_ROOT)
+    rest, streams, tables = pattern, True, True
+    if pattern.startswith("/"):
+        streams, tables = pattern.startswith(STREAM_ROOT), pattern.startswith(TABLE_ROOT)
         if not streams and not tables:
             raise ValueError(
                 f"the glob of a scope is a path without a slash before it, "
                 f"or begins with {STREAM_ROOT} or {TABLE_ROOT}; got {text[:80]!r}"
             )
-        rest = given.removeprefix(STREAM_ROOT if streams else TABLE_ROOT)
+        rest = pattern.removeprefix(STREAM_ROOT if streams else TABLE_ROOT)
     _check_glob(rest, text)
-    return Scope(action, given, rest, streams, tables, glob(rest))
+    return Scope(action, pattern, rest, streams, tables, glob(rest))
 
 
 def _check_glob(pattern: str, text: str) -> None:
@@ -114,6 +115,11 @@ class Scopes:
             for scope in self._scopes
             if (scope.tables if tables else scope.streams) and scope.action in (action, Action.ADMIN)
         ]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The scopes as they are written, without those that limit them."""
+        return tuple(map(str, self._scopes))
 
     def __bool__(self) -> bool:
         return bool(self._scopes)

@@ -63,10 +63,10 @@ def verify(secret: bytes, path: str, value: str, now_s: float) -> Signature:
 
 def take_signature(query: str) -> tuple[str, str | None]:
     """Split a query into the query without its signature, which may be logged, and the signature."""
-    found = _PARAMETER.findall(query)
-    if not found:
+    signatures = _PARAMETER.findall(query)
+    if not signatures:
         return query, None
-    return _PARAMETER.sub("", query).removeprefix("&"), found[0] if len(found) == 1 else ""
+    return _PARAMETER.sub("", query).removeprefix("&"), signatures[0] if len(signatures) == 1 else ""
 
 
 def parse_secret(text: str) -> bytes:

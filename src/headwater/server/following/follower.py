@@ -43,9 +43,9 @@ from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
 from headwater.protocol.tables.following import TableFollowing, is_final
 from headwater.protocol.trace_context import TraceContext
+from headwater.server.following.documents import Stopped, find_stopped, write_stopped
 from headwater.server.following.handshake import Handshake
 from headwater.server.following.mirror import Mirror, open_mirror
-from headwater.server.following.stopped import Stopped, find_stopped, write_stopped
 from headwater.server.observing.tracing import next_header
 
 log = logging.getLogger("headwater.following")

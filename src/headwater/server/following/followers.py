@@ -14,7 +14,7 @@ from headwater.outbound import CheckedUrl, OutboundClient, open_outbound
 from headwater.protocol.tables.paths import nurl_path
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.auth.authority import Authority
-from headwater.server.following.admitted import Admitted, admit, forget, load_admitted
+from headwater.server.following.documents import Admitted, admit, forget, load_admitted
 from headwater.server.following.follower import Follower, FollowerStatus
 from headwater.server.following.policy import FollowPolicy, parse_surl
 from headwater.tasks import Tasks

@@ -24,15 +24,15 @@ from headwater.protocol.tables.rows import Row, format_row, parse_row
 class Mirror:
     """Made by `open_mirror`. `table` is None as long as the local table does not exist."""
 
-    def __init__(self, engine: Engine, name: str, found: VisibleStream | None, last_row: Row | None) -> None:
+    def __init__(self, engine: Engine, name: str, stream: VisibleStream | None, last_row: Row | None) -> None:
         self.name = name
-        self.table = None if found is None else parse_table_type(found.content_type)
-        self.closed = found is not None and found.closed
+        self.table = None if stream is None else parse_table_type(stream.content_type)
+        self.closed = stream is not None and stream.closed
         self.last_row = last_row
-        self.last_seqno = 0 if found is None else found.last_seqno
+        self.last_seqno = 0 if stream is None else stream.last_seqno
         self._engine = engine
         self._path = log_path(name)
-        self.id = 0 if found is None else found.id
+        self.id = 0 if stream is None else stream.id
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._appending: asyncio.Task[None] | None = None
@@ -126,10 +126,10 @@ class Mirror:
 async def open_mirror(engine: Engine, name: str) -> Mirror:
     """The mirror of this name, with its last row. A table of this name that is not a mirror is an error."""
     try:
-        found = await engine.find_row(FindRow(log_path(name), -1))
+        row = await engine.find_row(FindRow(log_path(name), -1))
     except StreamNotFoundError:
         return Mirror(engine, name, None, None)
-    table, start = found.table, found.start
+    table, start = row.table, row.start
     if table.kind is not ContentKind.MIRROR:
         raise ConfigurationError(f"table {name!r} exists and is not a mirror; follow into another one, or delete it")
     if start.position == table.tail:

@@ -32,9 +32,9 @@ def parse_policy(
     follow: Iterable[str] | Mapping[str, str] = (), allow_follow: Iterable[str] = (), *, development: bool = False
 ) -> FollowPolicy:
     """Parse a policy from `NAME=SURL` settings or a mapping, and prefixes. ValueError if it is invalid."""
-    given = follow.items() if isinstance(follow, Mapping) else [_split(setting) for setting in follow]
+    pairs = follow.items() if isinstance(follow, Mapping) else [_split(setting) for setting in follow]
     follows: dict[str, CheckedUrl] = {}
-    for name, url in given:
+    for name, url in pairs:
         table = _parse_name(name)
         if table in follows:
             raise ValueError(f"table {table!r} cannot follow two SURLs")

@@ -158,7 +158,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._identify_peer(head)
         response = self._shared.dispatcher.check_head(head)
         if response is None:
-            self._parser.head_accepted = True
+            self._parser.accept_head(self._shared.dispatcher.body_bytes_max(head))
         else:
             self._refusal = head, response
             self._parser.fail(HeadwaterError("refused"))

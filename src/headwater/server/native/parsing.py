@@ -15,12 +15,11 @@ from headwater.errors import (
     HeadwaterError,
     InternalError,
     OutOfMemoryError,
-    UrlTooLongError,
 )
 from headwater.joining import Joined
 from headwater.limits import HEADERS_MAX, PARSE_PIECES_MAX, PARSE_STEP_BYTES, Limits
 from headwater.protocol.streams.headers import REQUEST_HEADERS
-from headwater.server.http import Buffer, Request, transfer_encoding_fault
+from headwater.server.http import Buffer, Request, transfer_encoding_fault, url_fault
 from headwater.server.native.pipeline import Waiting, memory_of_head
 
 log = logging.getLogger("headwater.server")
@@ -63,6 +62,7 @@ class RequestParser:
 
     __slots__ = (
         "_body",
+        "_body_bytes_max",
         "_completed",
         "_declined",
         "_head_bytes",
@@ -97,7 +97,8 @@ class RequestParser:
         self.body_bytes = 0  # of the unfinished body
         self._overhead_bytes = 0  # of the head, or since the last piece of the body
         self._head_bytes = 0  # memory of the head, once it is complete and was asked for
-        self.head_accepted = False  # set by the connection: the body may be read
+        self.head_accepted = False  # the body may be read
+        self._body_bytes_max = self._limits.body_bytes_max
 
     def feed(self, data: Buffer) -> Buffer:
         """Parse received bytes in steps, and return the rest if it has to wait.
@@ -133,7 +134,8 @@ class RequestParser:
         except httptools.HttpParserError as error:
             self.fail(_fault(error))
         too_many = len(self._headers) + self._repeated > HEADERS_MAX
-        if (too_many or self._overhead_bytes > self._limits.header_bytes_max) and self.phase in _INCOMPLETE:
+        headers_bytes = self._overhead_bytes - len(self._url)
+        if (too_many or headers_bytes > self._limits.header_bytes_max) and self.phase in _INCOMPLETE:
             self.fail(_too_many_headers() if too_many else _headers_too_large(self._limits))
 
     @property
@@ -151,6 +153,16 @@ class RequestParser:
         if self._parser is None:
             raise RuntimeError("there is no request")
         return self._request(self._parser, b"")
+
+    def accept_head(self, body_bytes_max: int) -> None:
+        """The body of the unfinished request may be read, up to this size."""
+        self.head_accepted = True
+        self._body_bytes_max = body_bytes_max
+        self._check_body_size()
+
+    def _check_body_size(self) -> None:
+        if self.body_bytes > self._body_bytes_max:
+            self.fail(_body_too_large(self._body_bytes_max))
 
     def _decline_upgrades(self, rest: Buffer) -> None:
         """Decline upgrades: the response is HTTP/1.1. After an offer, httptools treats the rest as another protocol, so
@@ -205,7 +217,10 @@ class RequestParser:
     def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > self._limits.url_bytes_max:
-            self.fail(UrlTooLongError(f"the URL may have {self._limits.url_bytes_max} bytes"))
+            path = self._url.partition(b"?")[0].decode("latin-1")
+            error = url_fault(path, len(self._url), self._limits)
+            if error is not None:
+                self.fail(error)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.phase is not HEAD:
@@ -233,26 +248,26 @@ class RequestParser:
         if self.phase is FAILED:
             return
         self.phase = BODY
-        given, limits = self._headers, self._limits
-        if len(given) + self._repeated > HEADERS_MAX:
+        headers, limits = self._headers, self._limits
+        if len(headers) + self._repeated > HEADERS_MAX:
             self.fail(_too_many_headers())
             return
         if self._parser is None:
             return
-        if "transfer-encoding" in given:
-            error = transfer_encoding_fault(given["transfer-encoding"], self._parser.get_http_version())
+        if "transfer-encoding" in headers:
+            error = transfer_encoding_fault(headers["transfer-encoding"], self._parser.get_http_version())
             if error is not None:
                 self.fail(error)
                 return
         if self._parser.should_upgrade():
             self._declined = self._head_without_upgrade(self._parser)
             return
-        if self._overhead_bytes > limits.header_bytes_max and _size(given) > limits.header_bytes_max:
+        if self._overhead_bytes > limits.header_bytes_max and _size(headers) > limits.header_bytes_max:
             self.fail(_headers_too_large(self._limits))
             return
-        length = given.get("content-length")
+        length = headers.get("content-length")
         if length is not None and length.isdecimal() and int(length) > limits.body_bytes_max:  # httptools bounds it
-            self.fail(_body_too_large(self._limits))
+            self.fail(_body_too_large(limits.body_bytes_max))
 
     def _head_without_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
         method = parser.get_method()
@@ -272,9 +287,10 @@ class RequestParser:
             return
         self._overhead_bytes = 0
         self.body_bytes += len(body)
-        if self.body_bytes > self._limits.body_bytes_max:
-            self.fail(_body_too_large(self._limits))
-        elif not self._body:
+        self._check_body_size()
+        if self.phase is FAILED:
+            return
+        if not self._body:
             self._body = body
         else:
             if isinstance(self._body, bytes):
@@ -330,8 +346,8 @@ def _too_many_headers() -> HeadwaterError:
     return HeadersTooLargeError(f"a request may have {HEADERS_MAX} headers")
 
 
-def _body_too_large(limits: Limits) -> HeadwaterError:
-    return BodyTooLargeError(f"a body may have {limits.body_bytes_max} bytes")
+def _body_too_large(bytes_max: int) -> HeadwaterError:
+    return BodyTooLargeError(f"the body of this request may have {bytes_max} bytes")
 
 
 def _fault(error: Exception) -> HeadwaterError:

@@ -112,8 +112,8 @@ class Turn:
         self._begun = self._refused = 0
 
     def refusal(self) -> Response:
-        found = self._refusals.get(self.retry_s)
-        if found is None:
+        response = self._refusals.get(self.retry_s)
+        if response is None:
             detail = f"the server is overloaded; try again in {self.retry_s:g} s"
-            found = self._refusals[self.retry_s] = problem(OverloadedError(detail, retry_after_s=self.retry_s))
-        return Response(found.status, found.headers, found.body)  # a copy, because headers are added to it
+            response = self._refusals[self.retry_s] = problem(OverloadedError(detail, retry_after_s=self.retry_s))
+        return Response(response.status, response.headers, response.body)  # a copy, because headers are added to it

@@ -97,8 +97,8 @@ class Notifier:
 
     async def start(self) -> None:
         """Watch the tables with NURLs, and send the notifications that the last process did not."""
-        found = await self._registry.load()
-        for table_id, group in groupby(found, key=lambda nurl: nurl.table_id):
+        records = await self._registry.load()
+        for table_id, group in groupby(records, key=lambda nurl: nurl.table_id):
             nurls = list(group)
             try:
                 await self._resume(table_id, nurls)
@@ -196,13 +196,13 @@ class Notifier:
     async def withdraw(self, path: str, url: str) -> None:
         """Forget a NURL of a table, under all its event types."""
         async with self._changing(path) as watched:
-            found = [delivery for delivery in watched.deliveries.values() if delivery.nurl.url == url]
-            await self._remove(watched, found, "withdrawn")
+            deliveries = [delivery for delivery in watched.deliveries.values() if delivery.nurl.url == url]
+            await self._remove(watched, deliveries, "withdrawn")
 
     def traced(self, path: str, trace: TraceContext | None) -> None:
         """Set the trace of the next rows of a table, which their notifications inherit."""
-        found = self._engine.framing(path)
-        watched = None if found is None else self._tables.get(found[0])
+        framing = self._engine.framing(path)
+        watched = None if framing is None else self._tables.get(framing[0])
         if watched is not None:
             watched.next_trace = trace
 

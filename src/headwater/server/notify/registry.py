@@ -15,7 +15,6 @@ import msgspec
 from headwater.engine import Engine
 from headwater.engine.messages import VisibleStream
 from headwater.errors import HeadwaterError, StreamFullError, StreamNotFoundError
-from headwater.limits import LIST_PAGE_MAX
 from headwater.log.commands import Append, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.content_type import TableType, format_table_type
@@ -33,16 +32,13 @@ class Registry:
 
     async def load(self) -> list[NurlRecord]:
         """All NURLs, grouped by table."""
-        found: list[NurlRecord] = []
-        after = ""
-        while page := await self._engine.documents(PREFIX, after, LIST_PAGE_MAX):
-            after = page[-1].key
-            for document in page:
-                try:
-                    found.append(decode(document.data))
-                except msgspec.DecodeError as error:
-                    log.error("document %r is no NURL and is ignored: %s", document.key, error)
-        return found
+        records: list[NurlRecord] = []
+        async for document in self._engine.all_documents(PREFIX):
+            try:
+                records.append(decode(document.data))
+            except msgspec.DecodeError as error:
+                log.error("document %r is no NURL and is ignored: %s", document.key, error)
+        return records
 
     async def add(self, path: str, nurls: Sequence[NurlRecord], known: Sequence[NurlRecord]) -> None:
         """Add NURLs beside those that are `known`. A table of NURLs that is full is replaced by one without the rows of
@@ -89,15 +85,15 @@ class Registry:
 
     async def clear_left_over(self, path: str) -> None:
         """Delete the table of NURLs if it belongs to an earlier table that was deleted."""
-        table = await self._found(path)
-        nurls = await self._found(nurls_log_path(path))
+        table = await self._stream_at(path)
+        nurls = await self._stream_at(nurls_log_path(path))
         if nurls is not None and (table is None or nurls.created_ms < table.created_ms):
             try:
                 await self._engine.execute(Delete(nurls.path, self._engine.now_ms()))
             except StreamNotFoundError:
                 return
 
-    async def _found(self, path: str) -> VisibleStream | None:
+    async def _stream_at(self, path: str) -> VisibleStream | None:
         try:
             return await self._engine.info(path)
         except HeadwaterError as error:

@@ -89,11 +89,11 @@ def open_access_log(target: str, *, as_json: bool) -> AccessLog:
 
 def as_combined_line(entry: AccessEntry) -> str:
     """The combined format of Apache and nginx, followed by the duration in seconds and the request id."""
-    asked = f"{entry.method} {_shown_target(entry)} HTTP/{entry.version}"
+    first_line = f"{entry.method} {_shown_target(entry)} HTTP/{entry.version}"
     sent = "-" if entry.sent_bytes is None else entry.sent_bytes
     return (
         f"{escaped(entry.peer) or '-'} - {escaped(entry.identity) or '-'} [{instant(entry.at_s)}] "
-        f'"{_quoted(asked)}" {entry.status} {sent} {entry.took_s:.6f} "{_quoted(entry.agent)}" {entry.request_id}'
+        f'"{_quoted(first_line)}" {entry.status} {sent} {entry.took_s:.6f} "{_quoted(entry.agent)}" {entry.request_id}'
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SERVER = "headwater"  # the identity of what the server does itself
 SIGN, ADVERTISE, WITHDRAW, CLOSE = "sign", "notify", "withdraw", "close"
+SUBSCRIBE, UNSUBSCRIBE = "subscribe", "unsubscribe"
 GRANT, REVOKE, RELOAD = "grant", "revoke", "reload"
 _OK, _FAILED = 300, 500
 
@@ -84,11 +85,13 @@ def audited(route: Route, request: Request) -> str | None:
     action, method = route.action.action, request.method
     if action in (Action.CREATE, Action.DELETE, Action.NOTIFY):
         return action.value
+    if action is Action.SUBSCRIBE and "subscriptions" in route.template:
+        return UNSUBSCRIBE if method == "DELETE" else SUBSCRIBE
     if action is Action.SUBSCRIBE:
         return WITHDRAW
     if action is Action.APPEND:
         return CLOSE if headers.CLOSED in request.headers else None
-    return SIGN if action is Action.READ and method == "POST" else None
+    return SIGN if action is Action.READ and method == "POST" and route.write is not None else None
 
 
 def as_line(entry: AuditEntry) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headwater import __version__
 from headwater.engine.reporting import EngineReport
 from headwater.log.quotas import TokenQuota
+from headwater.protocol.subscriptions.config import Delivery
 from headwater.server.following.follower import FollowerState
 from headwater.server.http import NO_ROUTE, waiting
 from headwater.server.memory import resident_bytes
@@ -22,13 +23,17 @@ from headwater.server.observing.observer import Observer
 from headwater.server.observing.probes import unready
 from headwater.server.observing.tracing import Tracer
 from headwater.server.observing.usage import usage_of
+from headwater.server.subscriptions.sending import DeliveryOutcome
+from headwater.server.subscriptions.subscription import STATUSES
 from headwater.server.views.view import ViewState
 from headwater.store.contract import BackupReport, Space, StoreReport
 
 if TYPE_CHECKING:
     from headwater.server.service import Service
+    from headwater.server.subscriptions import Subscriptions
+    from headwater.server.subscriptions.subscriptions import SubscriptionsReport
 
-_KINDS = ("sse", "table", "view", "active-view", "notify")  # of followers
+_KINDS = ("sse", "combined", "table", "view", "active-view", "notify")  # of followers
 LONG_POLL = "long-poll"
 _REFUSALS = (401, 403, 429, 503, 507)
 _DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
@@ -43,7 +48,7 @@ class Samples(defaultdict[str, list[tuple[Labels, Value]]]):
         self[name].append((labels, value))
 
 
-def gather(service: Service) -> tuple[Samples, EngineReport]:
+def gather(service: Service, subscribed: SubscriptionsReport | None) -> tuple[Samples, EngineReport]:
     """All samples except sizes of files, which `add_space` adds outside the event loop."""
     samples, report = Samples(), service.engine.report()
     store = "memory" if report.store.syncs is None else "embedded"
@@ -58,9 +63,10 @@ def gather(service: Service) -> tuple[Samples, EngineReport]:
         samples.add("headwater_lease_failures_total", service.fence.failures)
     for kind, count in readers(report).items():
         samples.add("headwater_live_readers", count, kind)
+    samples.add("headwater_combined_connections", len(service.combined))
     _gather_engine(samples, report)
     _gather_store(samples, report.store)
-    _gather_others(samples, service)
+    _gather_others(samples, service, subscribed)
     _gather_usage(samples, service)
     return samples, report
 
@@ -146,7 +152,22 @@ def _add_backups(samples: Samples, backups: Sequence[BackupReport], now_s: float
         samples.add("headwater_backup_age_seconds", max(0.0, now_s - oldest_s))
 
 
-def _gather_others(samples: Samples, service: Service) -> None:
+def _gather_subscriptions(samples: Samples, subscriptions: Subscriptions, report: SubscriptionsReport) -> None:
+    for kind in Delivery:
+        for status in STATUSES:
+            samples.add("headwater_subscriptions", report.statuses[kind, status], kind.value, status)
+    samples.add("headwater_subscription_leases", report.leases)
+    samples.add("headwater_subscription_pending_streams", report.pending)
+    counts = subscriptions.counts
+    samples.add("headwater_subscription_wakes_total", counts.wakes)
+    samples.add("headwater_subscription_acks_total", counts.acks)
+    samples.add("headwater_subscription_fenced_total", counts.fenced)
+    samples.add("headwater_subscription_expired_leases_total", counts.expired)
+    for outcome in DeliveryOutcome:
+        samples.add("headwater_webhook_posts_total", subscriptions.sender.outcomes[outcome], outcome.value)
+
+
+def _gather_others(samples: Samples, service: Service, subscribed: SubscriptionsReport | None) -> None:
     views = [] if service.views is None else service.views.status()
     _add_states(samples, "headwater_views", [state.value for state in ViewState], [view.state.value for view in views])
     samples.add("headwater_views_lag_bytes", max([view.lag_bytes or 0 for view in views], default=0))
@@ -160,6 +181,8 @@ def _gather_others(samples: Samples, service: Service) -> None:
         for outcome in PostOutcome:
             count = service.notifier.sender.outcomes[outcome]
             samples.add("headwater_notify_posts_total", count, outcome.name.lower())
+    if service.subscriptions is not None and subscribed is not None:
+        _gather_subscriptions(samples, service.subscriptions, subscribed)
     for one in service.upkeep.reloaded():
         samples.add("headwater_reload_failures_total", one.failures, one.label)
         samples.add("headwater_reload_failed", float(bool(one.fault)), one.label)

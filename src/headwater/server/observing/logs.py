@@ -12,7 +12,6 @@ import sys
 from datetime import UTC, datetime
 
 HUMAN, JSON = "human", "json"
-FORMATS = (HUMAN, JSON)
 
 # Their debug logs contain request headers with credentials.
 _TALKATIVE = ("httpcore", "httpx")

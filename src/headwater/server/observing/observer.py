@@ -138,16 +138,16 @@ class Observer:
     def identify(self, request: Request) -> str:
         """The id of a request: its X-Request-Id if that is valid, otherwise a new one."""
         if not request.id:
-            given = request.headers.get(REQUEST_ID)
-            if given is not None and _SANE_ID.fullmatch(given):
-                request.id = given
+            request_id = request.headers.get(REQUEST_ID)
+            if request_id is not None and _SANE_ID.fullmatch(request_id):
+                request.id = request_id
             else:
                 request.id = f"{random.getrandbits(64):016x}"
         return request.id
 
     def statuses(self, route: int) -> Counter[str]:
         """The number of responses of a route by class of status, such as `2xx`."""
-        found = Counter({"2xx": self.successes[route]})
+        counts = Counter({"2xx": self.successes[route]})
         for status, count in self.others.get(route, {}).items():
-            found[f"{status // 100}xx"] += count
-        return +found
+            counts[f"{status // 100}xx"] += count
+        return +counts

@@ -56,7 +56,8 @@ async def metrics(service: Service, request: Request, _: str) -> Response:
     """Collects the metrics on the event loop, and formats them in a thread."""
     from headwater.server.observing.gathering import gather
 
-    samples, report = gather(service)
+    subscribed = None if service.subscriptions is None else await service.subscriptions.report()
+    samples, report = gather(service, subscribed)
     accept, encoding = request.headers.get("accept", ""), request.headers.get("accept-encoding")
     data, content_type = await asyncio.get_running_loop().run_in_executor(None, _text, samples, report.store, accept)
     headers = (("content-type", content_type), _NO_STORE, ("vary", "accept, accept-encoding"))

@@ -1,4 +1,4 @@
-"""The data of `headwater top`: totals since the start, and the busiest streams, views and followers."""
+"""The data of `headwater top`: totals since the start, and the busiest streams, views, followers and subscriptions."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ async def top(service: Service, request: Request, _: str) -> Response:
             "streams": [_stream(stream) for stream in busiest.streams],
             "views": _views(service, limit),
             "followers": _followers(service, limit),
+            "subscriptions": await _subscriptions(service, limit),
         }
     )
 
@@ -83,12 +84,33 @@ def _stream(stream: BusyStream) -> dict[str, Any]:
 
 
 def _views(service: Service, limit: int) -> list[dict[str, Any]]:
-    found = [] if service.views is None else service.views.status()
-    found.sort(key=lambda view: view.lag_bytes or 0, reverse=True)
-    return [{"name": view.view, "state": view.state.value, "lag_bytes": view.lag_bytes} for view in found[:limit]]
+    statuses = [] if service.views is None else service.views.status()
+    statuses.sort(key=lambda view: view.lag_bytes or 0, reverse=True)
+    return [{"name": view.view, "state": view.state.value, "lag_bytes": view.lag_bytes} for view in statuses[:limit]]
 
 
 def _followers(service: Service, limit: int) -> list[dict[str, Any]]:
-    found = [] if service.followers is None else service.followers.status()
-    found.sort(key=lambda one: one.lag_rows or 0, reverse=True)
-    return [{"name": one.name, "state": one.state.value, "lag_rows": one.lag_rows} for one in found[:limit]]
+    statuses = [] if service.followers is None else service.followers.status()
+    statuses.sort(key=lambda one: one.lag_rows or 0, reverse=True)
+    return [{"name": one.name, "state": one.state.value, "lag_rows": one.lag_rows} for one in statuses[:limit]]
+
+
+async def _subscriptions(service: Service, limit: int) -> list[dict[str, Any]]:
+    """Those with the most pending streams, who has them, and for how long. The lag of very many streams is left out."""
+    subscriptions = [] if service.subscriptions is None else service.subscriptions.busiest(limit)
+    budget, shown = limits.SUBSCRIPTION_LAG_STREAMS_MAX, []
+    for subscription in subscriptions:
+        budget -= len(subscription.pending)
+        wake = subscription.wakes.wake
+        is_held = wake is not None and wake.is_held(service.now_ms)
+        shown.append(
+            {
+                "name": subscription.record.id,
+                "state": subscription.status,
+                "pending": len(subscription.pending),
+                "lag_bytes": await subscription.lag_bytes() if budget >= 0 else None,
+                "holder": wake.holder if wake is not None and is_held else None,
+                "lease_ms": wake.lease_until_ms - service.now_ms if wake is not None and is_held else None,
+            }
+        )
+    return shown

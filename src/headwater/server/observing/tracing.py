@@ -29,8 +29,8 @@ _TRACES_PATH = "/v1/traces"
 
 def context_of(request: Request) -> TraceContext | None:
     """The trace of a request, if it has a valid `traceparent`."""
-    given = request.headers.get(TRACEPARENT)
-    return None if given is None else parse_traceparent(given)
+    traceparent = request.headers.get(TRACEPARENT)
+    return None if traceparent is None else parse_traceparent(traceparent)
 
 
 def next_header(context: TraceContext | None) -> dict[str, str]:
@@ -94,8 +94,8 @@ class Tracer:
 
         if route == NO_ROUTE:
             return "_OTHER", "none"
-        found = ROUTES[route % ROUTES_MAX]
-        return found.method, found.template
+        entry = ROUTES[route % ROUTES_MAX]
+        return entry.method, entry.template
 
     def reopen(self) -> None:
         """Nothing to do: there is no file."""

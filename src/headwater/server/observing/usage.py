@@ -27,9 +27,9 @@ def usage_of(service: Service) -> Iterator[tuple[Quota, dict[str, int], dict[str
 
 async def usage(service: Service, request: Request, _: str) -> Response:
     """The prefixes and tokens with quotas, what each uses, and the limits."""
-    found: dict[str, list[dict[str, object]]] = {"prefixes": [], "tokens": []}
+    usages: dict[str, list[dict[str, object]]] = {"prefixes": [], "tokens": []}
     for quota, used, limits in usage_of(service):
         kind, rows = ("token", "tokens") if isinstance(quota, TokenQuota) else ("prefix", "prefixes")
         limited = {what: most for what, most in limits.items() if most}
-        found[rows].append({kind: quota.name, **used, "quota": limited})
-    return json_response(found)
+        usages[rows].append({kind: quota.name, **used, "quota": limited})
+    return json_response(usages)

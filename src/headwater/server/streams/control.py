@@ -80,12 +80,12 @@ async def records(service: Service, request: Request, _: str) -> Response:
 
 
 def _each(reply: RecordsReply) -> list[dict[str, str]]:
-    found, begin = [], offset_text(reply.stream, reply.start)
+    items, begin = [], offset_text(reply.stream, reply.start)
     for record in reply.records:
         end = offset_text(reply.stream, record.position)
-        found.append({"offset": begin, "next_offset": end, "time": format_instant(record.at_ms)})
+        items.append({"offset": begin, "next_offset": end, "time": format_instant(record.at_ms)})
         begin = end
-    return found
+    return items
 
 
 def _compact(reply: RecordsReply) -> dict[str, list[int]]:

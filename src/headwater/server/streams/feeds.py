@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from headwater.engine.follower import StreamFollower
 from headwater.engine.messages import Ended, ReadReply, Reason, Slice
-from headwater.limits import FRAME_BYTES_MAX, FRAMES_SHARED_MAX, SSE_LIFETIME_JITTER
+from headwater.limits import FRAME_BYTES_MAX, FRAMES_SHARED_MAX
 from headwater.protocol.streams import sse
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.streams.reads import interval_at
 from headwater.server.http import Frame
-from headwater.server.live_feeds import LargeFrames, LiveFeed
+from headwater.server.live_feeds import EventLifetime, LargeFrames, LiveFeed
 from headwater.server.service import Service
-
-_KEEP_ALIVE = Frame(sse.KEEP_ALIVE)
 
 
 class EventFeed(LiveFeed):
     """The events of one reader, from the answer to its first read on."""
 
-    __slots__ = ("_cursor", "_first", "_lifetime_s", "_opened_s", "_spoke_s")
+    __slots__ = ("_cursor", "_first", "_lifetime")
 
     def __init__(self, service: Service, first: ReadReply, cursor: int) -> None:
         super().__init__(service)
@@ -33,25 +31,16 @@ class EventFeed(LiveFeed):
         )
         self._first: ReadReply | None = first
         self._cursor = cursor
-        self._opened_s = self._spoke_s = 0.0
-        # Feeds that were opened together end one after the other, so that their readers do not reconnect in one wave.
-        self._lifetime_s = service.limits.sse_lifetime_s * (1 - SSE_LIFETIME_JITTER * service.entropy())
+        self._lifetime = EventLifetime(service)
 
     def _begin(self, now_s: float) -> None:
         """The first event is written at once: the existing data, or that there is none yet."""
-        self._opened_s = self._spoke_s = now_s
+        self._lifetime.begin(now_s)
         first, self._first = self._first, None
         self._follower.open(first)
 
     def tick(self, now_s: float) -> None:
-        keep_alive_s = self._service.limits.sse_keep_alive_s
-        if self._frames is not None:
-            self._spoke_s = now_s
-        elif now_s - self._opened_s >= self._lifetime_s:
-            self.finish()
-        elif now_s - self._spoke_s >= keep_alive_s and self._sink is not None and not self._sink.blocked:
-            self._spoke_s = now_s
-            self._sink.write(_KEEP_ALIVE)
+        self._lifetime.tick(now_s, self)
 
     def take(self, piece: Slice) -> bool:
         sink = self._sink

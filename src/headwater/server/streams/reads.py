@@ -6,13 +6,12 @@ import contextlib
 
 from headwater.engine.messages import Read, ReadReply, VisibleStream
 from headwater.log.content import ContentKind
+from headwater.protocol.conditions import etag
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.etags import etag
 from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, next_cursor, parse_read, wrap
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
-from headwater.server.finite import choose_coding, not_modified
 from headwater.server.http import Headers, Request, Response, waiting
 from headwater.server.service import Service
 from headwater.server.streams.feeds import EventFeed
@@ -24,6 +23,8 @@ from headwater.server.streams.replies import (
     UNBUFFERED,
     UP_TO_DATE,
     VARY,
+    choose_coding,
+    not_modified,
     offset_text,
 )
 
@@ -37,19 +38,19 @@ async def head(service: Service, request: Request, path: str) -> Response:
 def _described(stream: VisibleStream) -> Headers:
     """The tail and the configuration of a stream. HEAD and a GET with `offset=now` have all of these headers, because
     some caches send GET for HEAD."""
-    found = [
+    response_headers = [
         ("content-type", stream.content_type),
         (headers.NEXT_OFFSET, offset_text(stream, stream.tail)),
         UP_TO_DATE,
         NO_STORE,
     ]
     if stream.ttl_s is not None:
-        found.append((headers.TTL, str(stream.ttl_s)))
+        response_headers.append((headers.TTL, str(stream.ttl_s)))
     if stream.expires_ms is not None:
-        found.append((headers.EXPIRES_AT, headers.format_instant(stream.expires_ms)))
+        response_headers.append((headers.EXPIRES_AT, headers.format_instant(stream.expires_ms)))
     if stream.closed:
-        found.append(CLOSED)
-    return tuple(found)
+        response_headers.append(CLOSED)
+    return tuple(response_headers)
 
 
 async def read(service: Service, request: Request, path: str) -> Response:
@@ -67,9 +68,9 @@ async def read(service: Service, request: Request, path: str) -> Response:
     wait_s = limits.long_poll_s if query.live is Live.LONG_POLL else 0.0
     if wait_s:
         request.route = waiting(request.route)
-    asked = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
+    message = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
     with (wait_s and service.places.claim(limits, request, path)) or contextlib.nullcontext():
-        reply = await service.engine.read(asked)
+        reply = await service.engine.read(message)
     response, encoding = _piece(service, request, query, reply)
     if encoding is not None:
         data = await compression.encode_body(response.body, encoding, limits.compress_inline_bytes)
@@ -81,10 +82,10 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
     cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
-    found = [("content-type", "text/event-stream"), NO_CACHE, UNBUFFERED, SANDBOX]
+    response_headers = [("content-type", "text/event-stream"), NO_CACHE, UNBUFFERED, SANDBOX]
     if reply.stream.kind is ContentKind.BINARY:
-        found.append((headers.SSE_DATA_ENCODING, "base64"))
-    return Response(200, tuple(found), feed=EventFeed(service, reply, cursor))
+        response_headers.append((headers.SSE_DATA_ENCODING, "base64"))
+    return Response(200, tuple(response_headers), feed=EventFeed(service, reply, cursor))
 
 
 def _nothing_more(reply: ReadReply) -> Response:
@@ -96,24 +97,24 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
     """One bounded piece of a stream, with the headers that a reader needs to continue, and the encoding of its body."""
     stream, data, at_tail = reply.stream, reply.data, reply.at_tail
     closed = stream.closed and at_tail
-    found = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]
+    response_headers = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]
     if at_tail:
-        found.append(UP_TO_DATE)
+        response_headers.append(UP_TO_DATE)
     if closed:
-        found.append(CLOSED)
+        response_headers.append(CLOSED)
     live = query.live is Live.LONG_POLL
     if live:
         cursor = next_cursor(query.cursor, service.now_ms, service.entropy())
-        found.append((headers.CURSOR, str(cursor)))
+        response_headers.append((headers.CURSOR, str(cursor)))
     if live and not data:
-        return Response(204, (*found, NO_STORE)), None
+        return Response(204, (*response_headers, NO_STORE)), None
     if query.offset is None and at_tail and not data and not live:
         return Response(200, (*_described(stream), SANDBOX), wrap(stream.kind, data)), None
     tag = etag(stream.version(reply.next), reply.start, reply.next, closed=closed)
     caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
-    found += [("cache-control", caching), VARY]
-    if not live and (known := not_modified(request, tuple(found), tag)) is not None:
+    response_headers += [("cache-control", caching), VARY]
+    if not live and (known := not_modified(request, tuple(response_headers), tag)) is not None:
         return known, None
     coding = choose_coding(service, request, tag, len(data))
-    found += [("content-type", stream.content_type), *coding.headers]
-    return Response(200, tuple(found), wrap(stream.kind, data)), coding.encoding
+    response_headers += [("content-type", stream.content_type), *coding.headers]
+    return Response(200, tuple(response_headers), wrap(stream.kind, data)), coding.encoding

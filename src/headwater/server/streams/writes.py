@@ -18,7 +18,7 @@ from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.references import stream_path
 from headwater.server.service import Service
-from headwater.server.streams.replies import CLOSED, NO_STORE
+from headwater.server.streams.replies import CLOSED, NO_STORE, created_response
 from headwater.server.views.definition import JSON_TYPE, Definition
 from headwater.server.views.requests import create as create_view
 from headwater.server.views.requests import stream_view
@@ -27,15 +27,15 @@ log = logging.getLogger("headwater.server")
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
-    given = request.headers
+    fields = request.headers
     engine = service.engine
     producer = seq = ends = None
     close = False
-    if not headers.OF_APPENDS.isdisjoint(given):
-        producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
-        ends = parse_stream_ends(given)
+    if not headers.OF_APPENDS.isdisjoint(fields):
+        producer, seq, close = headers.parse_producer(fields), headers.parse_seq(fields), headers.parse_closed(fields)
+        ends = parse_stream_ends(fields)
     accepted = 200 if producer is not None and request.body else 204
-    command = Append(path, engine.now_ms(), request.body, given.get("content-type"), producer, seq, close, ends=ends)
+    command = Append(path, engine.now_ms(), request.body, fields.get("content-type"), producer, seq, close, ends=ends)
 
     def answered(answer: Answer) -> None:
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _appended(answer, accepted))
@@ -44,22 +44,22 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
-    given = request.headers
-    check_unconditional(given)
-    content_type = given.get("content-type")
+    fields = request.headers
+    check_unconditional(fields)
+    content_type = fields.get("content-type")
     view = stream_view(request, path)
     if view is not None:
         content_type = content_type or JSON_TYPE
         if kind_of(content_type) is not ContentKind.JSON:
             raise InvalidHeaderError(f"a view of a table is a stream of {JSON_TYPE}, got {content_type[:80]!r}")
-    ttl_s, expires_ms = headers.parse_expiry(given)
+    ttl_s, expires_ms = headers.parse_expiry(fields)
     command = Create(
         path=path,
         now_ms=service.now_ms,
         content_type=check_content_type(content_type) if content_type else None,
         ttl_s=ttl_s,
         expires_ms=expires_ms,
-        closed=headers.parse_closed(given),
+        closed=headers.parse_closed(fields),
         body=request.body,
         fork=_fork_request(request),
         owner=request.caller.owner,
@@ -101,10 +101,10 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 def _fork_request(request: Request) -> ForkRequest | None:
-    given = request.headers
-    source = given.get(headers.FORKED_FROM)
-    sub_offset = headers.parse_sub_offset(given)
-    offset = given.get(headers.FORK_OFFSET)
+    fields = request.headers
+    source = fields.get(headers.FORKED_FROM)
+    sub_offset = headers.parse_sub_offset(fields)
+    offset = fields.get(headers.FORK_OFFSET)
     if source is None:
         if offset is not None:
             raise InvalidHeaderError("Stream-Fork-Offset needs Stream-Forked-From")
@@ -123,21 +123,14 @@ def _next_offset(reply: Reply) -> tuple[str, str]:
 def _appended(reply: Reply, accepted: int) -> Response:
     if not reply.closed and reply.producer is None:
         return Response(accepted, (_next_offset(reply),))
-    found = [_next_offset(reply)]
+    response_headers = [_next_offset(reply)]
     if reply.closed:
-        found.append(CLOSED)
+        response_headers.append(CLOSED)
     if reply.producer is not None:
-        found.append((headers.PRODUCER_EPOCH, str(reply.producer.epoch)))
-        found.append((headers.PRODUCER_SEQ, str(reply.producer.seq)))
-    return Response(204 if reply.duplicate else accepted, tuple(found))
+        response_headers.append((headers.PRODUCER_EPOCH, str(reply.producer.epoch)))
+        response_headers.append((headers.PRODUCER_SEQ, str(reply.producer.seq)))
+    return Response(204 if reply.duplicate else accepted, tuple(response_headers))
 
 
 def _created(reply: Reply, request: Request, path: str) -> Response:
-    found = [("content-type", reply.content_type), _next_offset(reply)]
-    if reply.closed:
-        found.append(CLOSED)
-    if reply.existed:
-        return Response(200, tuple(found))
-    authority = request.authority or request.headers.get("host", "localhost")
-    location = f"{request.scheme}://{authority}{request.mount}{STREAM_ROOT}{quote_path(path)}"
-    return Response(201, (*found, ("location", location)))
+    return created_response(reply, request, _next_offset(reply), f"{STREAM_ROOT}{quote_path(path)}")

@@ -38,6 +38,7 @@ from headwater.limits import (
 )
 from headwater.log.row_framing import last_seqno_of, seqno_of
 from headwater.server.tables import snapshots
+from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.server")
 
@@ -91,11 +92,17 @@ class ActiveView(Pulled):
     """The live rows of one table, kept current: updates are applied as they arrive, if nothing is left to be read."""
 
     def __init__(
-        self, engine: Engine, table: VisibleStream, building: asyncio.Semaphore, applied: Callable[[ActiveView], None]
+        self,
+        engine: Engine,
+        table: VisibleStream,
+        building: asyncio.Semaphore,
+        tasks: Tasks,
+        applied: Callable[[ActiveView], None],
     ) -> None:
         super().__init__(engine, "active-view", table, 0, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
         self._engine = engine
         self._table = table
+        self._tasks = tasks  # of all views: those that write and delete snapshots
         self._building = building  # bounds how many views read their tables at the same time
         self.id = table.id
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
@@ -175,7 +182,7 @@ class ActiveView(Pulled):
             self.close(reason)
         elif reason is Ended.DELETED:
             self.close(StreamNotFoundError("the table was deleted"))
-            self._writing = asyncio.create_task(self._delete_snapshots())
+            self._tasks.start(self._delete_snapshots(self._writing))
         else:
             self.close(StoppingError("the server is stopping; try again shortly"))
 
@@ -218,13 +225,13 @@ class ActiveView(Pulled):
     async def _restore(self) -> None:
         """Start from the newest snapshot, if there is one. If it is unusable, the whole history is read."""
         try:
-            found = await snapshots.find(self._engine, self._table)
-            if found is not None:
-                reader = snapshots.SnapshotReader(self._engine, found)
+            snapshot = await snapshots.find(self._engine, self._table)
+            if snapshot is not None:
+                reader = snapshots.SnapshotReader(self._engine, snapshot)
                 while rows := await reader.read(ACTIVE_STEP_BYTES):
                     await self._apply_in_steps(rows)
-                self.rows.last_seqno = found.last_seqno
-                self.position = self._snapshot_position = found.position
+                self.rows.last_seqno = snapshot.last_seqno
+                self.position = self._snapshot_position = snapshot.position
         except ViewTooLargeError:
             raise
         except HeadwaterError as error:
@@ -239,7 +246,7 @@ class ActiveView(Pulled):
             return
         if self._writing is None and self._reading is None:
             self._snapshot_position = self.position
-            self._writing = asyncio.create_task(self._snapshot())
+            self._writing = self._tasks.start(self._snapshot())
 
     async def _snapshot(self) -> None:
         rows = self.rows
@@ -252,7 +259,10 @@ class ActiveView(Pulled):
         finally:
             self._writing = None
 
-    async def _delete_snapshots(self) -> None:
+    async def _delete_snapshots(self, writing: asyncio.Task[None] | None) -> None:
+        """Delete all snapshots of a deleted table, once the one that was being written has been given up."""
+        if writing is not None:
+            await asyncio.wait((writing,))
         with contextlib.suppress(HeadwaterError):  # they expire anyway
             await snapshots.delete_all(self._engine, self.id)
 
@@ -269,6 +279,7 @@ class ActiveViews:
         self._views: dict[int, ActiveView] = {}
         self._counted_bytes = 0  # an upper bound: ended views count until the next recount
         self._building = asyncio.Semaphore(ACTIVE_BUILDS_AT_ONCE)
+        self._tasks = Tasks()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -278,7 +289,7 @@ class ActiveViews:
         """The live rows of a table that was just read. Use them before the next await."""
         view = self._views.get(table.id)
         if view is None or view.is_over:
-            view = ActiveView(engine, table, self._building, lambda applied: self._check(applied, limits))
+            view = ActiveView(engine, table, self._building, self._tasks, lambda applied: self._check(applied, limits))
             view.open()
             self._views[table.id] = view
             self._look_later()

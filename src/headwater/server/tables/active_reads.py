@@ -10,10 +10,9 @@ from headwater.protocol.tables.escaping import Escape, escape
 from headwater.protocol.tables.queries import TableQuery
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, gathered
-from headwater.server.finite import choose_coding, not_modified
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import NO_CACHE, SANDBOX
+from headwater.server.streams.replies import NO_CACHE, SANDBOX, choose_coding, not_modified
 from headwater.server.tables.replies import VARY, described, table_type
 
 
@@ -35,18 +34,18 @@ def _answer(
     """The response has the SeqNo of the view, so that a follower can continue after it."""
     first = rows[0][: rows[0].index(b"\t")].decode() if rows else ""
     tag = f'"{table.version(table.tail)}:{what}:{first}:{len(rows)}:{seqno if what == "active" else ""}"'
-    found: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)
-    if (known := not_modified(request, found, tag)) is not None:
+    headers: Headers = (*described(table, seqno), NO_CACHE, VARY, SANDBOX)
+    if (known := not_modified(request, headers, tag)) is not None:
         return known
     size_bytes = sum(map(len, rows))
     in_pieces = size_bytes > service.limits.compress_inline_bytes
     coding = choose_coding(service, request, tag, size_bytes, in_pieces=in_pieces)
-    found += (("content-type", table.content_type), *coding.headers)
+    headers += (("content-type", table.content_type), *coding.headers)
     if coding.encoder is not None:
         pieces = bodies.encoded(gathered(rows), coding.encoder, service.limits.compress_inline_bytes)
-        return Response(200, found, feed=BodyFeed(service.turns, pieces))
+        return Response(200, headers, feed=BodyFeed(service.turns, pieces))
     if coding.encoding is not None:
-        return Response(200, found, (compression.encode((b"".join(rows),), coding.encoding),))
+        return Response(200, headers, (compression.encode((b"".join(rows),), coding.encoding),))
     if size_bytes <= BODY_PIECE_BYTES:
-        return Response(200, found, (b"".join(rows),) if rows else ())
-    return Response(200, found, feed=BodyFeed(service.turns, gathered(rows)))
+        return Response(200, headers, (b"".join(rows),) if rows else ())
+    return Response(200, headers, feed=BodyFeed(service.turns, gathered(rows)))

@@ -1,4 +1,4 @@
-"""The list of tables."""
+"""The lists of tables and of followers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from headwater.engine.messages import VisibleStream
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import log_path, name_of
+from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
 from headwater.server.references import parse_integer
@@ -40,3 +41,9 @@ def _listed(table: VisibleStream) -> dict[str, object]:
         "ttl_seconds": table.ttl_s,
         "expires_at": None if table.deadline_ms is None else format_instant(table.deadline_ms),
     }
+
+
+async def list_followers(service: Service, request: Request, _: str) -> Response:
+    known = [] if service.followers is None else service.followers.status()
+    statuses = [status for status in known if request.caller.may(Action.READ, log_path(status.name))]
+    return json_response({"followers": statuses})

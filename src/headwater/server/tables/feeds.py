@@ -14,7 +14,7 @@ from headwater.engine.messages import RowPosition, Slice, VisibleStream
 from headwater.limits import BODY_PIECE_BYTES, FRAME_BYTES_MAX
 from headwater.log.row_framing import position_after
 from headwater.protocol.streams.sse import KEEP_ALIVE
-from headwater.protocol.tables.sse import event_frames
+from headwater.protocol.tables.rows import event_frames
 from headwater.server.http import Frame
 from headwater.server.live_feeds import LargeFrames, LiveFeed
 from headwater.server.service import Service

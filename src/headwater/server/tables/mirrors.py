@@ -46,10 +46,10 @@ class Numbered(msgspec.Struct, frozen=True):
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
-    given = request.headers
-    after = parse_after_seqno(given) or 0
-    close = headers.parse_closed(given)
-    if not _OF_PRODUCERS.isdisjoint(given):
+    fields = request.headers
+    after = parse_after_seqno(fields) or 0
+    close = headers.parse_closed(fields)
+    if not _OF_PRODUCERS.isdisjoint(fields):
         raise InvalidHeaderError(
             "rows of a mirror have SeqNos; leave out If-Match, Stream-Seq and the headers of producers"
         )
@@ -60,8 +60,8 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
 
 async def _appended(service: Service, request: Request, path: str, after: int, close: bool) -> Response:
     reply = await _append(service, request, path, after, close)
-    found = [last_seqno(reply.last_seqno)]
-    return Response(204, (*found, CLOSED) if reply.closed else tuple(found))
+    response_headers = [last_seqno(reply.last_seqno)]
+    return Response(204, (*response_headers, CLOSED) if reply.closed else tuple(response_headers))
 
 
 async def _append(service: Service, request: Request, path: str, after: int, close: bool) -> Reply:
@@ -82,10 +82,10 @@ async def _append(service: Service, request: Request, path: str, after: int, clo
 
 
 async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
-    found = await engine.find_row(FindRow(path, rows.after))
-    table = found.table
+    reply = await engine.find_row(FindRow(path, rows.after))
+    table = reply.table
     _check_mirror(table)
-    known = await _known_bytes(engine, table, found.start, rows)
+    known = await _known_bytes(engine, table, reply.start, rows)
     if rows.close and table.last_seqno > rows.last:
         raise MirrorMismatchError(f"the mirror ends with row {table.last_seqno}; it cannot be closed after {rows.last}")
     rest = rows.body[known:]
@@ -122,9 +122,9 @@ async def _known_bytes(engine: Engine, table: VisibleStream, start: RowPosition,
     while done < known:
         read = await engine.read_more(ReadMore(table.id, position, table.tail, LARGE_READ_BYTES))
         kept = memoryview(read.data)[max(0, -done) :]
-        asked = memoryview(rows.body)[max(0, done) : known]
-        size = min(len(kept), len(asked))
-        if not read.data or kept[:size] != asked[:size]:
+        sent = memoryview(rows.body)[max(0, done) : known]
+        size = min(len(kept), len(sent))
+        if not read.data or kept[:size] != sent[:size]:
             raise _differ(rows)
         position, done = read.next, done + len(read.data)
     return known

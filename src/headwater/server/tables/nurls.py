@@ -129,12 +129,12 @@ async def _advertised(service: Service, path: str) -> str:
     """The path in the log of the NURLs of a table."""
     with speaking_of(path):
         await service.engine.info(path)
-    found = nurls_log_path(path)
+    nurls_path = nurls_log_path(path)
     try:
-        await service.engine.info(found)
+        await service.engine.info(nurls_path)
     except (StreamNotFoundError, StreamGoneError):
         raise StreamNotFoundError(f"no NURL was ever advertised for table {name_of(path)!r}") from None
-    return found
+    return nurls_path
 
 
 def _notifier(service: Service) -> Notifier:

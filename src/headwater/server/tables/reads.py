@@ -5,16 +5,23 @@ from __future__ import annotations
 from headwater.engine.follower import Extent, Pulled
 from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Slice, VisibleStream
 from headwater.errors import StreamNotFoundError
+from headwater.protocol.conditions import etag
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.etags import etag
 from headwater.protocol.tables.content_type import EVENTS_TYPE, check_accept, check_accept_events
 from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
 from headwater.server import bodies, compression
 from headwater.server.bodies import BodyFeed, Pieces
-from headwater.server.finite import choose_coding, not_modified
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
-from headwater.server.streams.replies import CLOSED, NO_CACHE, NO_STORE, SANDBOX, UNBUFFERED
+from headwater.server.streams.replies import (
+    CLOSED,
+    NO_CACHE,
+    NO_STORE,
+    SANDBOX,
+    UNBUFFERED,
+    choose_coding,
+    not_modified,
+)
 from headwater.server.tables.active_reads import read_active
 from headwater.server.tables.feeds import RowFeed, cut_rows
 from headwater.server.tables.replies import VARY, described, speaking_of, table_type
@@ -24,7 +31,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
     with speaking_of(path):
         table = await service.engine.info(path)
     check_accept(request.headers.get("accept"), table_type(table))
-    found = [
+    response_headers = [
         ("content-type", table.content_type),
         *described(table),
         ("etag", etag(table.version(table.tail), 0, table.last_seqno, closed=table.closed)),
@@ -32,18 +39,18 @@ async def head(service: Service, request: Request, path: str) -> Response:
         NO_STORE,
     ]
     if table.closed:
-        found.append(CLOSED)
-    return Response(200, tuple(found))
+        response_headers.append(CLOSED)
+    return Response(200, tuple(response_headers))
 
 
 def _expiry(table: VisibleStream) -> Headers:
     """Some caches send GET for HEAD, so both have these headers."""
-    found: Headers = ()
+    response_headers: Headers = ()
     if table.ttl_s is not None:
-        found += ((headers.TTL, str(table.ttl_s)),)
+        response_headers += ((headers.TTL, str(table.ttl_s)),)
     if table.expires_ms is not None:
-        found += ((headers.EXPIRES_AT, headers.format_instant(table.expires_ms)),)
-    return found
+        response_headers += ((headers.EXPIRES_AT, headers.format_instant(table.expires_ms)),)
+    return response_headers
 
 
 async def read(service: Service, request: Request, path: str) -> Response:
@@ -58,11 +65,17 @@ async def read(service: Service, request: Request, path: str) -> Response:
         check_accept(request.headers.get("accept"), table_type(reply.table))
         if query.until_id is not None or query.timeout_s == 0 or reply.table.closed:
             return await _finite(service, request, query, reply)
-    found = (("content-type", reply.table.content_type), *described(reply.table), NO_CACHE, UNBUFFERED, SANDBOX)
+    response_headers = (
+        ("content-type", reply.table.content_type),
+        *described(reply.table),
+        NO_CACHE,
+        UNBUFFERED,
+        SANDBOX,
+    )
     feed = RowFeed(
         service, reply.table, reply.start, since_id=reply.since_id, timeout_s=query.timeout_s, idle_s=query.idle_s
     )
-    return _held(service, request, reply.table.path, Response(200, found, feed=feed))
+    return _held(service, request, reply.table.path, Response(200, response_headers, feed=feed))
 
 
 def _held(service: Service, request: Request, path: str, response: Response) -> Response:
@@ -84,8 +97,8 @@ def _events(service: Service, request: Request, query: TableQuery, reply: RowRep
         idle_s=query.idle_s,
         events=True,
     )
-    found = (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, UNBUFFERED, SANDBOX)
-    return _held(service, request, reply.table.path, Response(200, found, feed=feed))
+    response_headers = (("content-type", EVENTS_TYPE), *described(table), NO_CACHE, UNBUFFERED, SANDBOX)
+    return _held(service, request, reply.table.path, Response(200, response_headers, feed=feed))
 
 
 async def _finite(service: Service, request: Request, query: TableQuery, reply: RowReply) -> Response:
@@ -100,28 +113,28 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     closed = table.closed and end == table.tail
     tag = etag(table.version(end), reply.since_id, until_id, closed=closed and not ended)
     # A SeqNo does not tell a table from one that is created again, or from one before a restore, so caches must ask.
-    found: Headers = (*described(table), *_expiry(table), NO_CACHE, VARY, SANDBOX)
+    response_headers: Headers = (*described(table), *_expiry(table), NO_CACHE, VARY, SANDBOX)
     if closed:
-        found += (CLOSED,)
-    if (known := not_modified(request, found, tag)) is not None:
+        response_headers += (CLOSED,)
+    if (known := not_modified(request, response_headers, tag)) is not None:
         return known
-    found += (("content-type", table.content_type),)
+    response_headers += (("content-type", table.content_type),)
     if start.position == end:
-        return Response(200, (*found, ("etag", tag)))
+        return Response(200, (*response_headers, ("etag", tag)))
     first = await service.engine.read_more(ReadMore(table.id, start.record, end, service.limits.read_chunk_bytes))
     in_pieces = first.next < end or first.held is not None
     coding = choose_coding(service, request, tag, end - start.position, in_pieces=in_pieces)
-    found += coding.headers
+    response_headers += coding.headers
     if in_pieces:
         pieces = _rows(service, start.skip, end, first)
         if coding.encoder is not None:
             pieces = bodies.encoded(pieces, coding.encoder, service.limits.compress_inline_bytes)
-        return Response(200, found, feed=BodyFeed(service.turns, pieces))
+        return Response(200, response_headers, feed=BodyFeed(service.turns, pieces))
     body = (memoryview(first.data)[start.skip :],)
     if coding.encoding is None:
-        return Response(200, found, body)
+        return Response(200, response_headers, body)
     data = await compression.encode_body(body, coding.encoding, service.limits.compress_inline_bytes)
-    return Response(200, found, (data,))
+    return Response(200, response_headers, (data,))
 
 
 async def _rows(service: Service, skip: int, end: int, first: ReadReply) -> Pieces:
@@ -152,7 +165,7 @@ async def _rows(service: Service, skip: int, end: int, first: ReadReply) -> Piec
 
 async def _end(service: Service, table: VisibleStream, until_id: int) -> int:
     """Where the rows up to `until_id` end."""
-    found = await service.engine.find_row(FindRow(table.path, until_id))
-    if found.table.id != table.id:
+    reply = await service.engine.find_row(FindRow(table.path, until_id))
+    if reply.table.id != table.id:
         raise StreamNotFoundError("the table was deleted meanwhile")
-    return found.start.position
+    return reply.start.position

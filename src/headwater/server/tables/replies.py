@@ -38,11 +38,11 @@ def described(table: VisibleStream, seqno: int | None = None) -> list[tuple[str,
 
     A mirror is not gapless, because its source may have gaps. A table of NURLs has no NURL.
     """
-    found = [last_seqno(table.last_seqno if seqno is None else seqno)]
-    found.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
+    response_headers = [last_seqno(table.last_seqno if seqno is None else seqno)]
+    response_headers.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
     if not table.path.endswith(f"/{NOTIFY}"):
-        found.append((headers.NOTIFY, nurl_reference(name_of(table.path))))
-    return found
+        response_headers.append((headers.NOTIFY, nurl_reference(name_of(table.path))))
+    return response_headers
 
 
 def table_error(path: str, error: HeadwaterError) -> HeadwaterError:

@@ -36,7 +36,7 @@ def _directory(table_id: int) -> str:
 async def find(engine: Engine, table: VisibleStream) -> ActiveSnapshot | None:
     """The newest complete snapshot of a table. The others are deleted."""
     complete = [_parsed(stream.path) for stream in await _streams(engine, table.id) if stream.closed]
-    newest = max([found for found in complete if found.position <= table.tail], key=_position, default=None)
+    newest = max([snapshot for snapshot in complete if snapshot.position <= table.tail], key=_position, default=None)
     await delete_all(engine, table.id, but="" if newest is None else newest.path)
     return newest
 

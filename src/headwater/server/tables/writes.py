@@ -32,14 +32,13 @@ from headwater.protocol.tables.paths import name_of, surl_path
 from headwater.protocol.trace_context import TRACEPARENT
 from headwater.server.auth.scopes import Action
 from headwater.server.following import Followers
-from headwater.server.following.admitted import forgotten
-from headwater.server.following.stopped import resolved
+from headwater.server.following.documents import forgotten, resolved
 from headwater.server.http import Request, Respond, Response
 from headwater.server.observing.tracing import context_of
 from headwater.server.problems import problem
 from headwater.server.references import table_path
 from headwater.server.service import Service
-from headwater.server.streams.replies import CLOSED, NO_STORE
+from headwater.server.streams.replies import CLOSED, NO_STORE, created_response
 from headwater.server.tables import mirrors
 from headwater.server.tables.replies import answer, last_seqno, table_problem, type_of
 from headwater.server.views.definition import Definition
@@ -54,25 +53,25 @@ _OF_APPENDS = headers.OF_APPENDS | {AFTER_SEQNO}
 
 
 def append(service: Service, request: Request, path: str, respond: Respond) -> None:
-    given = request.headers
-    if TRACEPARENT in given and service.notifier is not None:
+    fields = request.headers
+    if TRACEPARENT in fields and service.notifier is not None:
         service.notifier.traced(path, context_of(request))
     producer = seq = ends = None
     close = False
-    if not _OF_APPENDS.isdisjoint(given):
-        if AFTER_SEQNO in given:
+    if not _OF_APPENDS.isdisjoint(fields):
+        if AFTER_SEQNO in fields:
             mirrors.append(service, request, path, respond)
             return
-        producer, seq, close = headers.parse_producer(given), headers.parse_seq(given), headers.parse_closed(given)
-        ends = parse_table_ends(given)
+        producer, seq, close = headers.parse_producer(fields), headers.parse_seq(fields), headers.parse_closed(fields)
+        ends = parse_table_ends(fields)
     engine = service.engine
     framing = engine.framing(path)
     body = request.body
     key = None if producer is None else (path, producer.id)
     if framing is None or len(body) > CHANGES_INLINE_BYTES or engine.order.holds_back(key):
-        asked = Append(path, engine.now_ms(), body, None, producer, seq, close, ends=ends)
+        draft = Append(path, engine.now_ms(), body, None, producer, seq, close, ends=ends)
         place = None if key is None else engine.order.enter(key)
-        task = service.tasks.start(answer(path, respond, _append_later(service, request, asked, place, respond)))
+        task = service.tasks.start(answer(path, respond, _append_later(service, request, draft, place, respond)))
         if place is not None:
             task.add_done_callback(lambda _: place.leave())
         return
@@ -85,29 +84,29 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
 
 
 async def _append_later(
-    service: Service, request: Request, asked: Append, place: Place | None, respond: Respond
+    service: Service, request: Request, draft: Append, place: Place | None, respond: Respond
 ) -> None:
     """Append in the background: the table must be loaded, the body is large, or an earlier append is in the
     background."""
     if place is None:
-        _submit(service, await _prepared(service, request, asked), respond)
+        _submit(service, await _prepared(service, request, draft), respond)
         return
     async with place:
-        command = await _prepared(service, request, asked)
+        command = await _prepared(service, request, draft)
         with place.deciding():
             _submit(service, command, respond)
 
 
-async def _prepared(service: Service, request: Request, asked: Append) -> Append:
+async def _prepared(service: Service, request: Request, draft: Append) -> Append:
     """The append with its body checked for the table that is there now."""
-    table = await service.engine.info(asked.path)
-    body = asked.body
+    table = await service.engine.info(draft.path)
+    body = draft.body
     if len(body) > CHANGES_INLINE_BYTES:
         body = await asyncio.to_thread(_checked, service.limits, request, table.content_type, table.kind)
-    elif body or not asked.close or table.kind is _MIRROR:
+    elif body or not draft.close or table.kind is _MIRROR:
         body = _checked(service.limits, request, table.content_type, table.kind)
     known = {"content_type": table.content_type, "stream_id": table.id}
-    return msgspec.structs.replace(asked, now_ms=service.now_ms, body=body, **known)
+    return msgspec.structs.replace(draft, now_ms=service.now_ms, body=body, **known)
 
 
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
@@ -155,12 +154,12 @@ def _submit(service: Service, command: Append, respond: Respond) -> None:
 
 
 def _appended(reply: Reply, accepted: int) -> Response:
-    found = [last_seqno(reply.last_seqno)]
+    response_headers = [last_seqno(reply.last_seqno)]
     if reply.closed:
-        found.append(CLOSED)
+        response_headers.append(CLOSED)
     if reply.producer is not None:
-        found += _producer_headers(reply.producer)
-    return Response(204 if reply.duplicate else accepted, tuple(found))
+        response_headers += _producer_headers(reply.producer)
+    return Response(204 if reply.duplicate else accepted, tuple(response_headers))
 
 
 def _producer_headers(producer: ProducerTuple) -> list[tuple[str, str]]:
@@ -168,19 +167,19 @@ def _producer_headers(producer: ProducerTuple) -> list[tuple[str, str]]:
 
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
-    given = request.headers
-    check_unconditional(given)
-    content_type = given.get("content-type")
+    fields = request.headers
+    check_unconditional(fields)
+    content_type = fields.get("content-type")
     view = table_view(request, path)
     kind = VIEW_TABLE_TYPE if view is not None and content_type is None else parse_table_type(content_type)
-    ttl_s, expires_ms = headers.parse_expiry(given)
-    source = None if headers.FORKED_FROM not in given else table_path(given[headers.FORKED_FROM], request.mount)
+    ttl_s, expires_ms = headers.parse_expiry(fields)
+    source = None if headers.FORKED_FROM not in fields else table_path(fields[headers.FORKED_FROM], request.mount)
     if source is not None:
         request.caller.require(Action.READ, source)
-    seqno = parse_fork_seqno(given)
+    seqno = parse_fork_seqno(fields)
     if source is None and seqno is not None:
         raise InvalidHeaderError("STP-Fork-SeqNo needs Stream-Forked-From")
-    mirror = parse_mirror(given)
+    mirror = parse_mirror(fields)
     if mirror and view is not None:
         raise BadRequestError("a table is a mirror or a view, not both: STP-Mirror or STP-View-Of")
     if mirror and request.body:
@@ -193,7 +192,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         fork=None if source is None else ForkRequest(source),
         ttl_s=ttl_s,
         expires_ms=expires_ms,
-        closed=headers.parse_closed(given),
+        closed=headers.parse_closed(fields),
         body=request.body,
         owner=request.caller.owner,
     )
@@ -202,14 +201,14 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
 
 async def _fork_request(service: Service, source: str, seqno: int) -> ForkRequest:
     """The command for a fork that inherits the rows up to a SeqNo, which may be within a record."""
-    found = await service.engine.find_row(FindRow(source, seqno))
-    if seqno > found.table.last_seqno:
-        raise InvalidForkError(f"the source ends with row {found.table.last_seqno}")
-    if found.table.kind is _MIRROR and seqno:  # its SeqNos have gaps
+    row = await service.engine.find_row(FindRow(source, seqno))
+    if seqno > row.table.last_seqno:
+        raise InvalidForkError(f"the source ends with row {row.table.last_seqno}")
+    if row.table.kind is _MIRROR and seqno:  # its SeqNos have gaps
         before = await service.engine.find_row(FindRow(source, seqno - 1))
-        if before.start.position == found.start.position:
+        if before.start.position == row.start.position:
             raise InvalidForkError(f"the source has no row {seqno}; name a row that it has")
-    return ForkRequest(source, found.table.offset(found.start.record), found.start.skip, last_seqno=seqno)
+    return ForkRequest(source, row.table.offset(row.start.record), row.start.skip, last_seqno=seqno)
 
 
 async def _create(
@@ -225,18 +224,8 @@ async def _create(
     if command.body:
         body = await asyncio.to_thread(_changes, service.limits, command.body, kind.escape)
         command = msgspec.structs.replace(command, body=body)
-    return _created(await create_view(service, command, view), request, command.path)
-
-
-def _created(reply: Reply, request: Request, path: str) -> Response:
-    found = [("content-type", reply.content_type), last_seqno(reply.last_seqno)]
-    if reply.closed:
-        found.append(CLOSED)
-    if reply.existed:
-        return Response(200, tuple(found))
-    authority = request.authority or request.headers.get("host", "localhost")
-    location = f"{request.scheme}://{authority}{request.mount}{surl_path(name_of(path))}"
-    return Response(201, (*found, ("location", location)))
+    reply = await create_view(service, command, view)
+    return created_response(reply, request, last_seqno(reply.last_seqno), surl_path(name_of(command.path)))
 
 
 def delete(service: Service, request: Request, path: str, respond: Respond) -> None:
@@ -267,8 +256,8 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
 async def _unfollow(followers: Followers, path: str, respond: Respond) -> None:
     """Stop a follower that has not created its table yet."""
     try:
-        found = await followers.forget(name_of(path))
+        was_followed = await followers.forget(name_of(path))
     except HeadwaterError as error:
         respond(problem(error))
     else:
-        respond(Response(204, (NO_STORE,)) if found else table_problem(path, StreamNotFoundError()))
+        respond(Response(204, (NO_STORE,)) if was_followed else table_problem(path, StreamNotFoundError()))

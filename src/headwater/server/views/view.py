@@ -93,6 +93,7 @@ class View:
         self._state = ViewState.WAITING
         self._since_ms = engine.now_ms()
         self._last_error: str | None = None
+        self._streak = Streak(Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S))  # of failures without progress
 
     def status(self) -> ViewStatus:
         definition, progress, offset, pulled = self.definition, self._progress, self._source_offset, self._pulled
@@ -117,9 +118,7 @@ class View:
 
     async def run(self) -> None:
         """Keep the view current until it is closed or the server stops. Raises ViewGoneError if it is deleted."""
-        streak = Streak(Backoff(limits.RETRY_FIRST_S, limits.RETRY_MAX_S))
         while not self._is_draining and self._state is not ViewState.CLOSED:
-            before = self._recorded
             wait_s = 0.0
             try:
                 await self._follow()
@@ -130,17 +129,13 @@ class View:
                 return
             except ABSENT:  # source or target was deleted meanwhile
                 wait_s = limits.RETRY_FIRST_S
-            except HeadwaterError as error:
-                if self._recorded != before:
-                    streak.reset()
-                self._note(ViewState.RETRYING, str(error))
-                wait_s = streak.fail()
             except ViewGoneError:
                 raise
             except Exception as error:
-                log.exception("view %s failed", shown(self.definition.target))
+                if not isinstance(error, HeadwaterError):
+                    log.exception("view %s failed", shown(self.definition.target))
                 self._note(ViewState.RETRYING, str(error) or type(error).__name__)
-                wait_s = streak.fail()
+                wait_s = self._streak.fail()
             await asyncio.sleep(wait_s)
 
     @property
@@ -295,6 +290,7 @@ class View:
     def _written(self, progress: ViewProgress) -> None:
         self._version += 1
         self._progress = self._recorded = progress
+        self._streak.reset()
 
     def _note(self, state: ViewState, error: str | None = None) -> None:
         if (state, error) == (self._state, self._last_error):

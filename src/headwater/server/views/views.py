@@ -18,7 +18,7 @@ from headwater.errors import (
     TooManyViewsError,
     ViewSourceNotFoundError,
 )
-from headwater.limits import LIST_PAGE_MAX, VIEWS_BEHIND_AT_ONCE
+from headwater.limits import VIEWS_BEHIND_AT_ONCE
 from headwater.log.commands import Create, Reply, WriteDocument, WriteDocuments
 from headwater.log.events import Keeper
 from headwater.server.tables.active import ActiveViews
@@ -43,14 +43,11 @@ class Views:
 
     async def start(self) -> None:
         """Start the tasks of existing views. Call it before the first request."""
-        after = ""
-        while page := await self._engine.documents(PREFIX, after, LIST_PAGE_MAX):
-            after = page[-1].key
-            for document in page:
-                try:
-                    self._begin(document.key, decode(document.data))
-                except msgspec.DecodeError as error:
-                    log.error("document %r is no view and is ignored: %s", document.key, error)
+        async for document in self._engine.all_documents(PREFIX):
+            try:
+                self._begin(document.key, decode(document.data))
+            except msgspec.DecodeError as error:
+                log.error("document %r is no view and is ignored: %s", document.key, error)
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -72,12 +69,12 @@ class Views:
         """Create a view, or something else at a path where there may be a view."""
         async with self._creating:
             known = self._views.get(command.path)
-            found = None if known is None else await self._found(command.path)
-            if known is not None and found is not None:
+            stream = None if known is None else await self._stream_at(command.path)
+            if known is not None and stream is not None:
                 if known.definition != definition:
                     raise ConfigurationError(f"{shown(command.path)} is a view of {known.definition.described}")
                 keeper = Keeper(known.key, shown(known.definition.source))
-                return await self._engine.execute(msgspec.structs.replace(command, closed=found.closed, keeper=keeper))
+                return await self._engine.execute(msgspec.structs.replace(command, closed=stream.closed, keeper=keeper))
             left_over = () if known is None else (WriteDocument(known.key, None),)
             command = msgspec.structs.replace(command, documents=left_over)
             if definition is None:
@@ -117,7 +114,7 @@ class Views:
             raise ConflictError(fault)
         return source.id
 
-    async def _found(self, path: str) -> VisibleStream | None:
+    async def _stream_at(self, path: str) -> VisibleStream | None:
         try:
             return await self._engine.info(path)
         except ABSENT:

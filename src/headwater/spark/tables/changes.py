@@ -56,11 +56,11 @@ class ChangeEncoder:
         self._check(lines, batch)
         yield self._target, lines
 
-    def _actions(self, given: pa.Array | None, keys: pa.Array, records: pa.Array) -> pa.Array:
+    def _actions(self, column: pa.Array | None, keys: pa.Array, records: pa.Array) -> pa.Array:
         meant = pc.if_else(pc.is_null(records), DELETE, ADD)
-        if given is None:
+        if column is None:
             return meant
-        actions = pc.coalesce(given, meant)
+        actions = pc.coalesce(column, meant)
         lacking = pc.and_(pc.equal(actions, ADD), pc.is_null(records))
         if (number := pc.index(lacking, True).as_py()) >= 0:
             shown = keys[number].as_py()[:80]

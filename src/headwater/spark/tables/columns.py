@@ -16,8 +16,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from headwater.errors import InvalidRowError, SchemaError
 from headwater.protocol.tables.escaping import Escape, unescape
-from headwater.protocol.tables.rows import ADD, DELETE, Row
-from headwater.protocol.tables.timestamps import parse_timestamp
+from headwater.protocol.tables.rows import ADD, DELETE, Row, parse_timestamp
 
 COLUMNS: dict[str, DataType] = {
     "seqno": LongType(),
@@ -33,14 +32,14 @@ _TYPES = {name: pa.int64() if name == "seqno" else pa.string() for name in COLUM
 _LINES = csv.ParseOptions(delimiter="\t", quote_char=False, escape_char=False, ignore_empty_lines=False)
 
 
-def check_schema(given: StructType) -> None:
+def check_schema(schema: StructType) -> None:
     """Check a user's schema, which may leave out columns."""
-    for field in given.fields:
+    for field in schema.fields:
         if field.name not in COLUMNS:
             raise SchemaError(f"there is no column {field.name}; the columns are {', '.join(COLUMNS)}")
         if field.dataType != COLUMNS[field.name]:
-            told = f"the column {field.name} cannot be {field.dataType.simpleString()}"
-            raise SchemaError(f"{told}; read it with its own type, then cast it or parse it with from_json")
+            message = f"the column {field.name} cannot be {field.dataType.simpleString()}"
+            raise SchemaError(f"{message}; read it with its own type, then cast it or parse it with from_json")
 
 
 class RowColumns:
@@ -66,8 +65,8 @@ class RowColumns:
             return None  # Arrow treats it as the end of a line
         reading = csv.ReadOptions(use_threads=False, column_names=list(COLUMNS), block_size=len(lines))
         try:
-            found = csv.read_csv(pa.BufferReader(lines), reading, _LINES, self._parsed).combine_chunks()
-            columns = {name: found.column(name).combine_chunks() for name in found.schema.names}
+            table = csv.read_csv(pa.BufferReader(lines), reading, _LINES, self._parsed).combine_chunks()
+            columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
             seqnos = columns["seqno"].to_numpy()
             if not _follow(seqnos, after) or not _are_rows(columns):
                 return None

@@ -2,146 +2,157 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from headwater import limits
 from headwater.errors import InvalidHeaderError, InvalidPathError, OptionError
+from headwater.options import about
 from headwater.protocol.streams.paths import STREAM_ROOT, parse_path, quote_path
 from headwater.protocol.tables.content_type import MEDIA_TYPE, parse_table_type, quoted
 from headwater.protocol.tables.paths import TABLE_ROOT, check_name, url_fault
 from headwater.protocol.tables.rows import is_seqno
-from headwater.spark.connection import CONNECTION, ConnectionOptions, connection_options
-from headwater.spark.given import GivenOptions
-from headwater.spark.options import EARLIEST, LATEST, WRITING, WriteOptions, writing_to
+from headwater.spark.connection import check_connection
+from headwater.spark.options import EARLIEST, LATEST, Count, SourceOptions, WriteOptions, checked_writing
+from headwater.spark.parsing import BATCH_READS, QUERIES, parse_options, set_options
 
 
-class OptionUse(enum.Enum):
-    """The use of the options: some are only for reading, writing, batch or streaming."""
+def _seqno(*words: str) -> Callable[[str, str], str | int]:
+    """A parser of one of the words, or a SeqNo."""
 
-    SCHEMA = "the schema"
-    BATCH = "batch reads"
-    STREAM = "streaming queries"
+    def parse(name: str, text: str) -> str | int:
+        if text.lower() in words:
+            return text.lower()
+        if not is_seqno(text) or text == "0":
+            raise OptionError(f"{name} must be {' or '.join(words)}, or a SeqNo, got {text[:80]!r}")
+        return int(text)
 
-
-class TableReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    connection: ConnectionOptions
-    table: str  # a name on the server, or a whole SURL
-    starting: str | int = EARLIEST
-    ending: str | int = LATEST
-    active: bool = False  # only the rows of live keys
-    rows_max: int | None = None
-    partitions_min: int = 1
-    partition_rows: int = limits.SPARK_PARTITION_ROWS
-    fail_on_data_loss: bool = True
-    wait_s: float = limits.SPARK_WAIT_S
+    return parse
 
 
-_READ = (
-    *CONNECTION,
-    "table",
-    "startingSeqNo",
-    "endingSeqNo",
-    "view",
-    "maxRowsPerTrigger",
-    "minPartitions",
-    "maxPartitionRows",
-    "failOnDataLoss",
-    "longPollTimeout",
-)
-_WRITE = (*CONNECTION, "table", "schema", "version", "escape", *WRITING)
-_ONLY_FOR = {
-    "endingSeqNo": OptionUse.BATCH,
-    "view": OptionUse.BATCH,
-    "maxRowsPerTrigger": OptionUse.STREAM,
-    "longPollTimeout": OptionUse.STREAM,
-}
-_MEANT = {
-    "endingoffsets": "endingSeqNo",
-    "endingversion": "endingSeqNo",
-    "maxbytespertrigger": "maxRowsPerTrigger",
-    "maxoffsetspertrigger": "maxRowsPerTrigger",
-    "maxpartitionbytes": "maxPartitionRows",
-    "maxrecordspertrigger": "maxRowsPerTrigger",
-    "name": "table",
-    "numpartitions": "minPartitions",
-    "path": "url",
-    "since_id": "startingSeqNo",
-    "startingoffsets": "startingSeqNo",
-    "startingversion": "startingSeqNo",
-    "stream": "table",
-    "streams": "table",
-    "subscribe": "table",
-    "surl": "url",
-    "topic": "table",
-    "until_id": "endingSeqNo",
-}
-_MEANT_FOR_WRITES = {
-    "contenttype": "schema and version",
-    "name": "table",
-    "path": "url",
-    "stream": "table",
-    "surl": "url",
-    "topic": "table",
-    "txnappid": "writeId",
-    "txnversion": "writeVersion",
-}
+class TableReadOptions(SourceOptions, frozen=True, kw_only=True):
+    format_name: ClassVar[str] = "stp"
+    meant: ClassVar[Mapping[str, str]] = {
+        "endingoffsets": "endingSeqNo",
+        "endingversion": "endingSeqNo",
+        "maxbytespertrigger": "maxRowsPerTrigger",
+        "maxoffsetspertrigger": "maxRowsPerTrigger",
+        "maxpartitionbytes": "maxPartitionRows",
+        "maxrecordspertrigger": "maxRowsPerTrigger",
+        "name": "table",
+        "numpartitions": "minPartitions",
+        "path": "url",
+        "since_id": "startingSeqNo",
+        "startingoffsets": "startingSeqNo",
+        "startingversion": "startingSeqNo",
+        "stream": "table",
+        "streams": "table",
+        "subscribe": "table",
+        "surl": "url",
+        "topic": "table",
+        "until_id": "endingSeqNo",
+    }
+
+    table: Annotated[
+        str, about("The name of a table, if `url` is that of a Headwater server. Otherwise `url` is the SURL.")
+    ] = ""  # after the check: a name on the server, or a whole SURL
+    starting_seq_no: Annotated[
+        str | int,
+        about(
+            "`earliest`, `latest`, or the SeqNo of the first row. Used at the first start of a query; later starts use"
+            " the checkpoint.",
+            parse=_seqno(EARLIEST, LATEST),
+        ),
+    ] = EARLIEST
+    ending_seq_no: Annotated[
+        str | int, about("`latest`, or the SeqNo of the last row.", only=BATCH_READS, parse=_seqno(LATEST))
+    ] = LATEST
+    view: Annotated[
+        Literal["all", "active"],
+        about("`active`: the last row of each key that is not deleted, read by one task.", only=BATCH_READS),
+    ] = "all"
+    max_rows_per_trigger: Annotated[
+        Count | None,
+        about("The most rows of a batch. If SeqNos may have gaps, the driver reads rows to count them.", only=QUERIES),
+    ] = None
+    max_partition_rows: Annotated[
+        Count, about("The maximum number of rows that one task reads, if SeqNos have no gaps.")
+    ] = limits.SPARK_PARTITION_ROWS
+
+    @property
+    def is_active(self) -> bool:
+        """Whether only the rows of live keys are read."""
+        return self.view == "active"
 
 
-def table_read_options(given: Mapping[str, str], use: OptionUse) -> TableReadOptions:
-    found = GivenOptions(given, _READ)
-    found.refuse_unknown(_READ, _MEANT)
-    for name, only in _ONLY_FOR.items():
-        if found.text(name) is not None and use not in (only, OptionUse.SCHEMA):
-            raise OptionError(f"{name} is for {only.value}; remove it")
-    root, table = _addressed(found.required("url"), found.text("table"))
-    active = found.choice("view", ("all", "active")) == "active"
-    if active and (found.text("startingSeqNo") or found.text("endingSeqNo")):
+class TableWriteOptions(WriteOptions, frozen=True, kw_only=True):
+    format_name: ClassVar[str] = "stp"
+    is_table: ClassVar[bool] = True
+    meant: ClassVar[Mapping[str, str]] = {
+        "contenttype": "schema and version",
+        "name": "table",
+        "path": "url",
+        "stream": "table",
+        "surl": "url",
+        "topic": "table",
+        "txnappid": "writeId",
+        "txnversion": "writeVersion",
+    }
+
+    target: Annotated[
+        str | None, about("The name of a table, if `url` is that of the server and not the table's SURL.")
+    ] = msgspec.field(default=None, name="table")
+    schema: Annotated[
+        str | None,
+        about("Of a table that is created. If the table exists, it must have the same. Default: `text`."),
+    ] = None
+    version: Annotated[str | None, about("The same, of the schema. Default: 1.")] = None
+    escape: Annotated[
+        Literal["none", "backslash"] | None,
+        about(
+            "The same. Keys and records with tabs or newlines are refused, unless the table has `backslash`."
+            " Default: `none`."
+        ),
+    ] = None
+
+
+def table_read_options(texts: Mapping[str, str], *, bounded: bool | None) -> TableReadOptions:
+    options = parse_options(TableReadOptions, texts, bounded=bounded)
+    root, table = _addressed(options.url, options.table or None)
+    if options.is_active and {"startingseqno", "endingseqno"} & set_options(texts).keys():
         raise OptionError("view=active reads the current rows: remove startingSeqNo and endingSeqNo")
-    return TableReadOptions(
-        connection=connection_options(root, found),
-        table=table,
-        starting=_seqno("startingSeqNo", found.text("startingSeqNo") or EARLIEST, (EARLIEST, LATEST)),
-        ending=_seqno("endingSeqNo", found.text("endingSeqNo") or LATEST, (LATEST,)),
-        active=active,
-        rows_max=found.number("maxRowsPerTrigger", int, None),
-        partitions_min=found.number("minPartitions", int, 1),
-        partition_rows=found.number("maxPartitionRows", int, limits.SPARK_PARTITION_ROWS),
-        fail_on_data_loss=found.flag("failOnDataLoss", default=True),
-        wait_s=found.number("longPollTimeout", float, limits.SPARK_WAIT_S),
-    )
+    options = msgspec.structs.replace(options, url=root, table=table)
+    check_connection(options)
+    return options
 
 
-def table_write_options(given: Mapping[str, str]) -> WriteOptions:
-    found = GivenOptions(given, _WRITE)
-    found.refuse_unknown(_WRITE, _MEANT_FOR_WRITES)
-    root, table = _addressed(found.required("url"), found.text("table"))
+def table_write_options(texts: Mapping[str, str]) -> TableWriteOptions:
+    options = parse_options(TableWriteOptions, texts)
+    root, table = _addressed(options.url, options.target)
     if table.startswith(("http://", "https://")):
         below = table.partition(TABLE_ROOT)[2]
         if not below or urlsplit(table).query:
             raise OptionError(f"{table} is not a table of a Headwater server; other tables cannot be written")
         table = _checked_name(unquote(below))
-    return writing_to(table, _wanted_type(found), root, found, is_table=True)
+    options = msgspec.structs.replace(options, url=root, target=table, content_type=_wanted_type(options))
+    return checked_writing(options, texts)
 
 
-def _wanted_type(found: GivenOptions) -> str | None:
+def _wanted_type(options: TableWriteOptions) -> str | None:
     """The properties of the table's type that the options require. An existing table may have any others."""
-    parts = [MEDIA_TYPE]
-    if (schema := found.text("schema")) is not None:
-        parts.append(f"schema={quoted(schema)}")
-    if (version := found.text("version")) is not None:
-        parts.append(f"version={quoted(version)}")
-    if (escape := found.choice("escape", ("none", "backslash"))) is not None:
-        parts.append(f"escape={escape}")
-    wanted = "; ".join(parts)
+    wanted = {"schema": options.schema, "version": options.version}
+    parts = [MEDIA_TYPE, *(f"{name}={quoted(text)}" for name, text in wanted.items() if text is not None)]
+    if options.escape is not None:
+        parts.append(f"escape={options.escape}")
+    content_type = "; ".join(parts)
     try:
-        parse_table_type(wanted)
+        parse_table_type(content_type)
     except InvalidHeaderError as error:
         raise OptionError(error.detail) from None
-    return wanted if len(parts) > 1 else None
+    return content_type if len(parts) > 1 else None
 
 
 def _addressed(url: str, name: str | None) -> tuple[str, str]:
@@ -150,8 +161,8 @@ def _addressed(url: str, name: str | None) -> tuple[str, str]:
         shown = url[:200] if "@" not in url else "one with credentials in it; use the option token"
         raise OptionError(f"url must be a SURL, or that of a server with the option table; {fault}: {shown}")
     parts = urlsplit(url)
-    server, found, below = f"{url.rstrip('/')}/".partition(TABLE_ROOT)
-    if found and below:
+    server, root, below = f"{url.rstrip('/')}/".partition(TABLE_ROOT)
+    if root and below:
         if name is not None:
             raise OptionError(f"the url is already that of a table: remove the option table, {name!r}")
         return server + STREAM_ROOT, url.rstrip("/")
@@ -160,8 +171,8 @@ def _addressed(url: str, name: str | None) -> tuple[str, str]:
             raise OptionError(
                 "the url of a server must not have a query; set url to the SURL and remove the option table"
             )
-        return (server + STREAM_ROOT if found else url), _checked_name(name)
-    if found or (f"{parts.path.rstrip('/')}/" in ("/", STREAM_ROOT) and not parts.query):
+        return (server + STREAM_ROOT if root else url), _checked_name(name)
+    if root or (f"{parts.path.rstrip('/')}/" in ("/", STREAM_ROOT) and not parts.query):
         raise OptionError("set the option table, or set url to the SURL of the table")
     return f"{parts.scheme}://{parts.netloc}", url
 
@@ -173,11 +184,3 @@ def _checked_name(name: str) -> str:
         return check_name(name)
     except InvalidPathError as error:
         raise OptionError(f"{name[:200]!r} is not the name of a table: {error.detail}") from None
-
-
-def _seqno(name: str, text: str, words: tuple[str, ...]) -> str | int:
-    if text.lower() in words:
-        return text.lower()
-    if not is_seqno(text) or text == "0":
-        raise OptionError(f"{name} must be {' or '.join(words)}, or a SeqNo, got {text[:80]!r}")
-    return int(text)

@@ -86,7 +86,7 @@ class TablePlanner:
 
     def start(self, tail: TableEnd) -> RowPlace:
         """The place of startingSeqNo: after the row before it."""
-        wanted = self._options.starting
+        wanted = self._options.starting_seq_no
         if isinstance(wanted, str):
             return BEGINNING if wanted == EARLIEST else tail.place
         if wanted > tail.place.seqno + 1:
@@ -94,7 +94,7 @@ class TablePlanner:
         return self.place_at(wanted - 1)
 
     def end(self, tail: TableEnd) -> RowPlace:
-        wanted = self._options.ending
+        wanted = self._options.ending_seq_no
         if isinstance(wanted, str) or wanted == tail.place.seqno:
             return tail.place
         if wanted > tail.place.seqno:
@@ -109,8 +109,8 @@ class TablePlanner:
         If rows are missing, the request is repeated, because a replica may lag behind. A different row is conclusive.
         """
         for wait_s in limits.SPARK_RECHECKS_S:
-            if (found := self._looks_the_same(place, tail)) is not None:
-                return found
+            if (is_same := self._looks_the_same(place, tail)) is not None:
+                return is_same
             time.sleep(wait_s)
             tail = self.tail()
         return bool(self._looks_the_same(place, tail))
@@ -129,12 +129,12 @@ class TablePlanner:
         return place_after(row) == place
 
     def _report_loss(self, what: str) -> None:
-        told = f"{self._table.url}: {what}"
+        message = f"{self._table.url}: {what}"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{told}; set failOnDataLoss to false to continue with the existing rows")
-        if told not in self._reported:
-            self._reported.add(told)
-            log.warning("%s", told)
+            raise DataLossError(f"{message}; set failOnDataLoss to false to continue with the existing rows")
+        if message not in self._reported:
+            self._reported.add(message)
+            log.warning("%s", message)
 
     def _same_start(self, start: RowPlace, tail: TableEnd) -> RowPlace:
         """Where to continue: where the query stopped, or at the beginning if it is another table."""
@@ -152,7 +152,7 @@ class TablePlanner:
         begin = self._same_start(start, tail)
         if begin == start and start.seqno >= tail.place.seqno:
             return start
-        most = self._options.rows_max
+        most = self._options.max_rows_per_trigger
         if most is None or not limited:
             return tail.place
         if not tail.gapless:
@@ -179,7 +179,7 @@ class TablePlanner:
         begin = self._same_start(start, tail)
         count = end.seqno - begin.seqno
         options = self._options
-        wanted = math.ceil(count / options.partition_rows) if tail.gapless else 1
-        wanted = min(count, max(options.partitions_min, min(wanted, limits.SPARK_PARTITIONS_MAX)))
+        wanted = math.ceil(count / options.max_partition_rows) if tail.gapless else 1
+        wanted = min(count, max(options.min_partitions, min(wanted, limits.SPARK_PARTITIONS_MAX)))
         edges = [begin.seqno + count * number // wanted for number in range(wanted + 1)] if count > 0 else []
         return [RowRange(tail.table_type, tail.gapless, *edge) for edge in itertools.pairwise(edges)]

@@ -49,10 +49,10 @@ class RowRangeReader:
         with contextlib.suppress(httpx.HTTPError, ProtocolError):
             for lines in self._lines(table.url, part):
                 # After a gap the missing rows may follow later in the response: the client sorts them.
-                found = columns.parse(lines, position, part.until)
-                if found is None:
+                parsed = columns.parse(lines, position, part.until)
+                if parsed is None:
                     break
-                batch, position = found
+                batch, position = parsed
                 if batch.num_rows:
                     yield batch
                 if position >= part.until:
@@ -63,16 +63,16 @@ class RowRangeReader:
         """Complete lines of the response, enough for a batch at a time. A server that does not support `until_id` sends
         more, which the caller ignores."""
         connection = self._connection
-        asked = {
+        headers = {
             "accept": format_table_type(part.table_type),
             "accept-encoding": IDENTITY if urlsplit(url).hostname in LOOPBACK else GZIP,
         }
-        asked = connection.credentials() | asked  # credentials are for the table's server
+        headers = connection.credentials() | headers  # credentials are for the table's server
         url = with_query(url, since_id=str(part.since), until_id=str(part.until), timeout=AT_ONCE)
-        times = httpx.Timeout(connection.answer_s, connect=connection.connect_s)
+        times = httpx.Timeout(connection.request_timeout, connect=connection.connect_timeout)
         with (
             httpx.Client(limits=POOL, verify=connection.tls(), timeout=times) as http,
-            http.stream("GET", url, headers=asked, follow_redirects=False) as answer,
+            http.stream("GET", url, headers=headers, follow_redirects=False) as answer,
         ):
             if answer.status_code != 200 or parse_answer_type(answer.headers.get("content-type")) != part.table_type:
                 return
@@ -94,10 +94,10 @@ def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> I
         position, last_seqno = reader.seqno or position, reader.last_seqno
         if position >= part.until or (not part.gapless and _goes_on(table, part.until)):
             return
-    told = f"{table.url} had rows up to {part.until} when the batch was planned, but ends after row {position}"
+    message = f"{table.url} had rows up to {part.until} when the batch was planned, but ends after row {position}"
     if part.gapless and last_seqno is not None and last_seqno >= part.until:
-        raise MissingRowError(f"{told}; the server reports {last_seqno} as the last row")
-    raise DataLossError(told)
+        raise MissingRowError(f"{message}; the server reports {last_seqno} as the last row")
+    raise DataLossError(message)
 
 
 def _goes_on(table: Table, seqno: int) -> bool:

@@ -35,29 +35,31 @@ class _Reading:
             return  # Spark's own partition, if there is nothing to read
         keep_memory()
         options, [part] = self._options, partition.ranges
-        with options.connection.open() as client:
-            reader = RowRangeReader(options.connection, client, options.table, self._schema)
+        with options.open() as client:
+            reader = RowRangeReader(options, client, options.table, self._schema)
             try:
                 yield from reader.read(part)
             except (StreamNotFoundError, StreamGoneError, HistoryChangedError, DataLossError) as error:
-                told = f"{options.table}: rows between {part.since + 1} and {part.until} are lost: {error}"
+                message = f"{options.table}: rows between {part.since + 1} and {part.until} are lost: {error}"
                 if options.fail_on_data_loss:
-                    raise DataLossError(told) from error
-                log.warning("%s", told)
+                    raise DataLossError(message) from error
+                log.warning("%s", message)
         freeze_imports()
 
 
 class TableBatchReader(_Reading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with options.connection.open() as client:
+        with options.open() as client:
             planner = TablePlanner(options, client)
             tail = planner.tail()
-            if options.active:
+            if options.is_active:
                 return [TaskInput([RowRange(tail.table_type, tail.gapless, 0, tail.place.seqno, active=True)])]
             start, end = planner.start(tail), planner.end(tail)
-            if end.seqno < start.seqno and not isinstance(options.ending, str):
-                raise OptionError(f"endingSeqNo {options.ending} is before startingSeqNo {options.starting}")
+            if end.seqno < start.seqno and not isinstance(options.ending_seq_no, str):
+                raise OptionError(
+                    f"endingSeqNo {options.ending_seq_no} is before startingSeqNo {options.starting_seq_no}"
+                )
             return [TaskInput([part]) for part in planner.partitions(start, end)]
 
 
@@ -70,7 +72,7 @@ class TableStreamReader(_Reading, QueryReader["_Driver"]):
         return to_json(planner.start(planner.tail()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        most = self._options.rows_max
+        most = self._options.max_rows_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -82,7 +84,7 @@ class TableStreamReader(_Reading, QueryReader["_Driver"]):
         end = here.advance(start, tail, limited=limited)
         if end == start:
             ends = {} if tail is None else {self._options.table: str(tail.place.seqno)}
-            here.watcher.wait(ends, self._options.wait_s)
+            here.watcher.wait(ends, self._options.long_poll_timeout)
             end = here.advance(start, here.look(), limited=limited)
         return end
 
@@ -91,21 +93,21 @@ class TableStreamReader(_Reading, QueryReader["_Driver"]):
         return None if seen is None else to_json(seen.place)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        found = self._here.planner.partitions(from_json(start), from_json(end))
-        return [TaskInput([part]) for part in found]
+        ranges = self._here.planner.partitions(from_json(start), from_json(end))
+        return [TaskInput([part]) for part in ranges]
 
 
 class _Driver:
     def __init__(self, options: TableReadOptions) -> None:
-        self.client = options.connection.open()
+        self.client = options.open()
         self.planner = TablePlanner(options, self.client)
         self.watcher = TableWatcher(self.client)
         self.seen: TableEnd | None = None
 
     def look(self) -> TableEnd | None:
-        found = self.planner.find_tail()
-        self.seen = found or self.seen
-        return found
+        tail = self.planner.find_tail()
+        self.seen = tail or self.seen
+        return tail
 
     def advance(self, start: dict[str, Any], tail: TableEnd | None, *, limited: bool) -> dict[str, Any]:
         """The end of the next batch; `start` unchanged if there is no new data, because Spark compares them as text."""

@@ -14,7 +14,7 @@ from headwater.client import forking
 from headwater.errors import ClientError
 from headwater.state.checkpoints import save
 from headwater.state.following import FollowedState
-from headwater.state.tables import Change
+from headwater.state.tables import StateChange
 
 
 class AsyncBackground(FollowedState):
@@ -63,7 +63,7 @@ class AsyncBackground(FollowedState):
     async def _save(self, path: Path, data: bytes) -> None:
         await asyncio.to_thread(save, path, data)
 
-    def changes(self, *collections: str) -> AsyncIterator[Change[Any]]:
+    def changes(self, *collections: str) -> AsyncIterator[StateChange[Any]]:
         """Iterate over the changes of these collections, or of all, from now on, until the stream or database ends.
 
         An iterator that falls too far behind gets an error, so that its queue does not fill the memory.
@@ -74,7 +74,7 @@ class AsyncBackground(FollowedState):
         self._watches.add(watch)
         return self._watched(watch)
 
-    async def _watched(self, watch: _ChangeQueue) -> AsyncIterator[Change[Any]]:
+    async def _watched(self, watch: _ChangeQueue) -> AsyncIterator[StateChange[Any]]:
         try:
             while True:
                 while watch.waiting:
@@ -96,13 +96,13 @@ class _ChangeQueue:
     """The queue of one iterator over changes, with a maximum length."""
 
     def __init__(self, wanted: set[str]) -> None:
-        self.waiting: deque[Change[Any]] = deque()
+        self.waiting: deque[StateChange[Any]] = deque()
         self.news = asyncio.Event()
         self.lost = False
         self.end: Callable[[], None] = lambda: None
         self._wanted = wanted
 
-    def note(self, change: Change[Any]) -> None:
+    def note(self, change: StateChange[Any]) -> None:
         if change.collection not in self._wanted or self.lost:
             return
         if len(self.waiting) >= limits.STATE_CHANGES_WAITING_MAX:

@@ -147,12 +147,12 @@ class AsyncStreamDB(AsyncBackground):
 
     async def save_checkpoint(self) -> bool:
         """Save the state to the checkpoint file now; False if there is nothing new to save."""
-        found = self._checkpoint()
-        if found is None:
+        checkpoint = self._checkpoint()
+        if checkpoint is None:
             return False
-        path, data, here = found
+        path, data, position = checkpoint
         await self._save(path, data)
-        self._following.saved_at = here
+        self._following.saved_at = position
         self._saved_s = time.monotonic()
         return True
 
@@ -230,7 +230,7 @@ class AsyncStreamDB(AsyncBackground):
                 log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
     async def _perform(self, wish: flows.Wish) -> Any:
-        return await (self._follow() if isinstance(wish, flows.Follow) else _perform(self.stream, wish))
+        return await (self._follow() if isinstance(wish, flows.FollowStream) else _perform(self.stream, wish))
 
 
 async def publish_snapshot(stream: AsyncStream, offset: str) -> AsyncStream:
@@ -240,16 +240,16 @@ async def publish_snapshot(stream: AsyncStream, offset: str) -> AsyncStream:
 
 
 async def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
-    progress: RunningFlow[R] = RunningFlow(flow)  # type: ignore[arg-type]
-    wish: Any = progress.go()
+    running_flow: RunningFlow[R] = RunningFlow(flow)  # type: ignore[arg-type]
+    wish: Any = running_flow.go()
     while wish is not None:
         outcome: Any
         try:
             outcome = await perform(wish)
         except HeadwaterError as error:
             outcome = error
-        wish = progress.go(outcome)
-    return progress.result
+        wish = running_flow.go(outcome)
+    return running_flow.result
 
 
 async def _perform(stream: AsyncStream, wish: Any) -> Any:

@@ -148,12 +148,12 @@ class StreamDB(Background):
 
     def save_checkpoint(self) -> bool:
         """Save the state to the checkpoint file now; False if there is nothing new to save."""
-        found = self._checkpoint()
-        if found is None:
+        checkpoint = self._checkpoint()
+        if checkpoint is None:
             return False
-        path, data, here = found
+        path, data, position = checkpoint
         self._save(path, data)
-        self._following.saved_at = here
+        self._following.saved_at = position
         self._saved_s = time.monotonic()
         return True
 
@@ -231,7 +231,7 @@ class StreamDB(Background):
                 log.warning("the checkpoint %s was not saved: %s", self._settings.checkpoint, error)
 
     def _perform(self, wish: flows.Wish) -> Any:
-        return self._follow() if isinstance(wish, flows.Follow) else _perform(self.stream, wish)
+        return self._follow() if isinstance(wish, flows.FollowStream) else _perform(self.stream, wish)
 
 
 def publish_snapshot(stream: Stream, offset: str) -> Stream:
@@ -241,16 +241,16 @@ def publish_snapshot(stream: Stream, offset: str) -> Stream:
 
 
 def _drive(flow: flows.Flow[R], perform: Callable[..., Any]) -> R:
-    progress: RunningFlow[R] = RunningFlow(flow)  # type: ignore[arg-type]
-    wish: Any = progress.go()
+    running_flow: RunningFlow[R] = RunningFlow(flow)  # type: ignore[arg-type]
+    wish: Any = running_flow.go()
     while wish is not None:
         outcome: Any
         try:
             outcome = perform(wish)
         except HeadwaterError as error:
             outcome = error
-        wish = progress.go(outcome)
-    return progress.result
+        wish = running_flow.go(outcome)
+    return running_flow.result
 
 
 def _perform(stream: Stream, wish: Any) -> Any:

@@ -6,14 +6,13 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from headwater.errors import DamagedDataError
 from headwater.log.state import StreamState
-from headwater.store.embedded import index, layout, locking
+from headwater.store.embedded import index, layout
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, decode_chunk
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.index import IndexReader, StreamRow
@@ -36,16 +35,8 @@ class CheckReport(NamedTuple):
 
 
 def check_directory(directory: Path, progress: Progress) -> CheckReport:
-    layout.check_format(directory)
-    lock = locking.own(directory)
-    try:
-        with (
-            layout.index_errors(directory),
-            closing(index.connect(directory / layout.INDEX_NAME, write=False)) as opened,
-        ):
-            return Checker(RealDisk(directory / layout.JOURNAL_DIR), opened, progress).run()
-    finally:
-        lock.release()
+    with layout.owned_index(directory, write=False) as opened:
+        return Checker(RealDisk(directory / layout.JOURNAL_DIR), opened, progress).run()
 
 
 class Checker:
@@ -188,12 +179,12 @@ class Checker:
                 self._problems.append(f"fork {state.path} reads stream {span.id} up to {span.end}, past its end")
 
     def _check_timelines(self, state: StreamState) -> None:
-        found = [(timeline.id, timeline.start) for timeline in state.timelines]
-        in_order = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(found))
-        if not in_order or (found and found[-1][1] > state.tail):
+        timelines = [(timeline.id, timeline.start) for timeline in state.timelines]
+        in_order = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(timelines))
+        if not in_order or (timelines and timelines[-1][1] > state.tail):
             self._problems.append(f"stream {state.path}: its timelines are out of order")
-        if found and found[-1][0] > self._timeline:
-            self._problems.append(f"stream {state.path} has data of timeline {found[-1][0]}, which the index lacks")
+        if timelines and timelines[-1][0] > self._timeline:
+            self._problems.append(f"stream {state.path} has data of timeline {timelines[-1][0]}, which the index lacks")
 
     def _check_chunks(self, state: StreamState) -> None:
         position, last_ms = state.start, 0
@@ -202,13 +193,13 @@ class Checker:
             (state.id,),
         )
         for row in rows:
-            found = ChunkRow(*row)
-            if found.start != position:
-                self._problems.append(f"stream {state.path}: bytes {position} to {found.start} are missing")
-            last_ms = self._check_chunk(state, found, last_ms)
+            chunk = ChunkRow(*row)
+            if chunk.start != position:
+                self._problems.append(f"stream {state.path}: bytes {position} to {chunk.start} are missing")
+            last_ms = self._check_chunk(state, chunk, last_ms)
             self._chunks += 1
-            self._bytes += found.size
-            position = found.start + found.size
+            self._bytes += chunk.size
+            position = chunk.start + chunk.size
         if position != state.tail:
             self._problems.append(f"stream {state.path}: its chunks end at {position}, not at {state.tail}")
 

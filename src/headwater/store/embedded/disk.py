@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+_RESERVE = "reserve"  # the name of its file
+
 
 class File(Protocol):
     name: str
@@ -121,3 +123,31 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class Reserve:
+    """Disk space that is released when the disk is full, so that streams can be deleted.
+
+    Deleting streams needs space in the journal, and folding needs space in the index before it frees any. The reserve
+    is a file with allocated blocks. It is removed when the disk is full, and allocated again before other writes are
+    accepted.
+    """
+
+    def __init__(self, disk: Disk, size_bytes: int) -> None:
+        self._disk = disk
+        self._size_bytes = size_bytes
+
+    def take(self) -> None:
+        """Allocate the reserve, or raise OSError and allocate nothing."""
+        file = self._disk.open(_RESERVE)
+        try:
+            file.allocate(self._size_bytes)
+        except OSError:
+            file.truncate(0)
+            raise
+        finally:
+            file.close()
+
+    def release(self) -> None:
+        if _RESERVE in self._disk.names():
+            self._disk.remove(_RESERVE)

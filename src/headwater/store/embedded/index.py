@@ -186,9 +186,9 @@ def _meta_value(connection: sqlite3.Connection, key: str) -> bytes:
 
 
 def check_format(connection: sqlite3.Connection) -> None:
-    found = msgspec.msgpack.decode(_meta_value(connection, "format"))
-    if found != FORMAT:
-        raise UnknownFormatError(f"the index has format {found}; this version supports {FORMAT}")
+    version = msgspec.msgpack.decode(_meta_value(connection, "format"))
+    if version != FORMAT:
+        raise UnknownFormatError(f"the index has format {version}; this version supports {FORMAT}")
 
 
 class FoldedRows:
@@ -248,13 +248,13 @@ class IndexReader:
     def _with_producers(self, row: StreamRow) -> StreamState:
         state = decode_stream(row)
         rows = self._connection.execute("SELECT * FROM producers WHERE stream_id = ? ORDER BY at_ms", (state.id,))
-        known = [decode_producer(ProducerRow(*found)) for found in rows]
+        known = [decode_producer(ProducerRow(*columns)) for columns in rows]
         rows = self._connection.execute("SELECT * FROM expired_producers WHERE stream_id = ?", (state.id,))
-        expired = [decode_expired(ExpiredRow(*found)) for found in rows]
+        expired = [decode_expired(ExpiredRow(*columns)) for columns in rows]
         if producers_sum([*known, *expired]) != row.producers:
             raise DamagedDataError(f"producers of stream {row.id} ({row.path}) are missing in the index")
-        state.producers = {found.producer: ProducerState(found.epoch, found.seq, found.at_ms) for found in known}
-        state.expired_producers = {found.hash: found.epoch for found in expired}
+        state.producers = {one.producer: ProducerState(one.epoch, one.seq, one.at_ms) for one in known}
+        state.expired_producers = {one.hash: one.epoch for one in expired}
         return state
 
     def states(self) -> Iterator[StreamState]:
@@ -297,10 +297,10 @@ class IndexReader:
 
     def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
         with self.snapshot(), closing(self._outlines(stream_id, start, end)) as chunks:
-            found = list_runs(chunks, start, end, limit)
-            if not found:
+            ends = list_runs(chunks, start, end, limit)
+            if not ends:
                 self._raise_missing(stream_id, start)
-        return found
+        return ends
 
     def boundary(self, stream_id: int, position: int) -> int:
         return boundary_in(self._outline(stream_id, position), position)
@@ -416,9 +416,9 @@ def stream_row(connection: sqlite3.Connection, column: str, key: str | int) -> S
     ).fetchone()
     if row is None:
         return None
-    found = StreamRow(*row)
-    check_stream(found)
-    return found
+    stream = StreamRow(*row)
+    check_stream(stream)
+    return stream
 
 
 def check_stream(row: StreamRow) -> None:
@@ -492,13 +492,13 @@ def _check_absent(connection: sqlite3.Connection, table: str, column: str, name:
         f"SELECT {column} FROM {table} WHERE hash = ?",  # noqa: S608
         (name_hash(name),),
     )
-    for (found,) in rows:
+    for (other_name,) in rows:
         other = connection.execute(
             f"SELECT hash FROM {table} WHERE {column} = ?",  # noqa: S608
-            (found,),
+            (other_name,),
         ).fetchone()
-        if not isinstance(found, str) or name_hash(found) != name_hash(name) or other is None:
-            raise DamagedDataError(f"the row of {name!r} in {table} has another name, {found!r}, in the index")
+        if not isinstance(other_name, str) or name_hash(other_name) != name_hash(name) or other is None:
+            raise DamagedDataError(f"the row of {name!r} in {table} has another name, {other_name!r}, in the index")
 
 
 def _check_no_gap(stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:

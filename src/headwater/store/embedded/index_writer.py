@@ -99,11 +99,12 @@ class IndexWriter:
         return row[0] if row is not None and isinstance(row[0], int) else 0
 
     def put_documents(self, documents: Mapping[str, Document | None]) -> None:
-        written = [found for found in documents.values() if found is not None]
+        written = [document for document in documents.values() if document is not None]
         self._connection.executemany(
-            "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", [encode_document(found) for found in written]
+            "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)",
+            [encode_document(document) for document in written],
         )
-        deleted = [(key,) for key, found in documents.items() if found is None]
+        deleted = [(key,) for key, document in documents.items() if document is None]
         self._connection.executemany("DELETE FROM documents WHERE key = ?", deleted)
 
     def delete(self, stream_ids: Iterable[int]) -> None:

@@ -182,8 +182,8 @@ def _scan(name: str, data: bytes, number: int) -> Segment | None:
     salt, previous = header
     batches: list[JournalBatch] = []
     position, expected = _HEADER.size, None
-    while (found := read_batch(data, position, salt)) is not None:
-        sequence, flags, moment, payload, end = found
+    while (frame := read_batch(data, position, salt)) is not None:
+        sequence, flags, moment, payload, end = frame
         if expected is not None and sequence != expected:
             raise CorruptJournalError(name, position, f"found batch {sequence}, expected {expected}")
         expected = sequence + 1
@@ -198,14 +198,14 @@ def read_header(name: str, data: bytes, number: int) -> tuple[int, int] | None:
     """The salts of the segment and of the one before it; None if the file has no header of this segment."""
     if len(data) < _HEADER.size:
         return None
-    magic, version, found, salt, previous, checksum = _HEADER.unpack_from(data)
+    magic, version, own_number, salt, previous, checksum = _HEADER.unpack_from(data)
     if not any(data[: _HEADER.size]):
         return None
     if magic != _MAGIC or checksum != zlib.crc32(data[: _HEADER.size - 4]):
         raise CorruptJournalError(name, 0, "the segment header is damaged")
     if version != FORMAT:
         raise UnknownFormatError(f"{name} has journal format {version}; this version supports {FORMAT}")
-    return (int(salt), int(previous)) if found == number else None
+    return (int(salt), int(previous)) if own_number == number else None
 
 
 def read_batch(data: bytes, position: int, salt: int) -> tuple[int, int, Moment, memoryview, int] | None:

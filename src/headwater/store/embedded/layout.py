@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwater.errors import DamagedDataError
-from headwater.store.embedded import index, newest
+from headwater.store.embedded import index, locking, newest
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import DirectoryError, UnknownFormatError
 
@@ -113,14 +113,14 @@ def check_format(directory: Path) -> None:
     if not _has_format(directory):
         check_unused(directory)
         raise FileNotFoundError(errno.ENOENT, "not a Headwater data directory", str(directory))
-    found = (directory / FORMAT_NAME).read_text(errors="replace")
-    if found in [_TEXT.format(version) for version in range(1, FORMAT)]:
+    text = (directory / FORMAT_NAME).read_text(errors="replace")
+    if text in [_TEXT.format(version) for version in range(1, FORMAT)]:
         raise UnknownFormatError(
-            f"{directory} has {found.strip()!r} of an unreleased version; this version supports format {FORMAT}. "
+            f"{directory} has {text.strip()!r} of an unreleased version; this version supports format {FORMAT}. "
             "Read its streams with that version and write them to a new directory."
         )
-    if found != _TEXT.format(FORMAT):
-        raise UnknownFormatError(f"{directory} has {found.strip()[:80]!r}; this version supports format {FORMAT}")
+    if text != _TEXT.format(FORMAT):
+        raise UnknownFormatError(f"{directory} has {text.strip()[:80]!r}; this version supports format {FORMAT}")
     check_complete(directory)
 
 
@@ -168,6 +168,33 @@ def write_format(directory: Path) -> None:
     finally:
         file.close()
     disk.rename(f"{FORMAT_NAME}.new", FORMAT_NAME)
+    disk.sync_names()
+
+
+@contextlib.contextmanager
+def owned_index(directory: Path, *, write: bool) -> Iterator[sqlite3.Connection]:
+    """The index of a directory that no server uses, which is locked meanwhile."""
+    check_format(directory)
+    lock = locking.own(directory)
+    try:
+        with index_errors(directory), contextlib.closing(index.connect(directory / INDEX_NAME, write=write)) as opened:
+            yield opened
+    finally:
+        lock.release()
+
+
+def write_file(folder: Path, name: str, data: bytes, directory: Path) -> None:
+    """Write a small file below a data directory: after a crash it has the old or the new content."""
+    disk = RealDisk(folder)
+    file = disk.open(f"{name}.new")
+    try:
+        file.truncate(0)
+        file.write(0, data)
+        file.sync()
+    finally:
+        file.close()
+    share(folder / f"{name}.new", directory)
+    disk.rename(f"{name}.new", name)
     disk.sync_names()
 
 

@@ -13,11 +13,10 @@ from headwater.limits import INDEX_READERS, Limits
 from headwater.store.contract import Space
 from headwater.store.embedded import index, layout, locking, newest
 from headwater.store.embedded.backup.watching import backups_of
-from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.disk import RealDisk, Reserve
 from headwater.store.embedded.folder import SubprocessFolder
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.recovery import recover
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import best_syncer
 from headwater.store.embedded.threads import ThreadRunner

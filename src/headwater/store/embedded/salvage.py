@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater.store.embedded import index, layout, locking, newest
+from headwater.store.embedded import index, layout, newest
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import (
@@ -34,21 +33,13 @@ class Salvage(NamedTuple):
 
 def salvage_directory(directory: Path) -> Salvage:
     """Salvage the journal of a directory that no server uses. The dropped part is kept in other files."""
-    layout.check_format(directory)
-    lock = locking.own(directory)
-    try:
-        with (
-            layout.index_errors(directory),
-            closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened,
-        ):
-            folded = index.IndexReader(opened).meta().folded
+    with layout.owned_index(directory, write=True) as opened:
+        folded = index.IndexReader(opened).meta().folded
 
-            def cutting() -> None:
-                IndexWriter(opened).begin_timeline(now_us(), random_gap())
+        def cutting() -> None:
+            IndexWriter(opened).begin_timeline(now_us(), random_gap())
 
-            return salvage(RealDisk(directory / layout.JOURNAL_DIR), folded, cutting)
-    finally:
-        lock.release()
+        return salvage(RealDisk(directory / layout.JOURNAL_DIR), folded, cutting)
 
 
 def salvage(disk: Disk, folded: FoldedSegment, cutting: Callable[[], object]) -> Salvage:

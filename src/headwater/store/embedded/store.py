@@ -27,7 +27,7 @@ from headwater.log.state import Document, StreamState, without_producers
 from headwater.measures import Histogram
 from headwater.store.contract import Commit, Done, Due, NoMemoryError, RefusedError, Space, StatePage, StoreReport
 from headwater.store.deadlines import Deadline
-from headwater.store.embedded.disk import Disk, File
+from headwater.store.embedded.disk import Disk, File, Reserve
 from headwater.store.embedded.folder import Folder
 from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import encode_records
@@ -36,7 +36,6 @@ from headwater.store.embedded.layout import is_locked
 from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.read_ahead import ReadAhead
 from headwater.store.embedded.recovery import Recovered
-from headwater.store.embedded.reserve import Reserve
 from headwater.store.embedded.syncing import Syncer
 from headwater.store.embedded.threads import Runner
 from headwater.store.pieces import Piece, RecordEnd, boundary_in, join, list_runs, position_at, read_runs
@@ -234,6 +233,8 @@ class EmbeddedStore:
         return kept
 
     def _take_in(self, batch: Sequence[Commit], kept: dict[int, StreamState], segment: int) -> None:
+        """Keep the bytes and the copied states. Events are not evolved again: the state before the first event of a
+        stream since the last fold is only in the index."""
         unfolded = self._unfolded
         for commit in batch:
             for event, after in zip(commit.record, commit.after, strict=True):
@@ -324,32 +325,32 @@ class EmbeddedStore:
         # Up to this path all streams are known, of the index and unfolded ones.
         ends = [paths[-1] for paths in ([state.path for state in rows], recent) if len(paths) == limit]
         end = min(ends, default=None)
-        states, found = self._unfolded.states, dict[str, StreamState]()
+        states, streams = self._unfolded.states, dict[str, StreamState]()
         for state in rows:
             if state.path not in self._unfolded.paths and state.id not in self._unfolded.deleted:
-                found[state.path] = states.get(state.id, state)
+                streams[state.path] = states.get(state.id, state)
         for path in recent:
             if (stream_id := self._unfolded.paths[path]) is not None:
-                found[path] = states[stream_id]
-        paths = sorted(path for path in found if end is None or path <= end)
+                streams[path] = states[stream_id]
+        paths = sorted(path for path in streams if end is None or path <= end)
         if len(paths) > limit:
             paths, end = paths[:limit], paths[limit - 1]
-        return StatePage([without_producers(found[path]) for path in paths], end)
+        return StatePage([without_producers(streams[path]) for path in paths], end)
 
     async def due(self, after: Deadline, now_ms: int, limit: int) -> Due:
         unfolded = self._unfolded
         recent, recent_end = unfolded.deadlines.due(after, now_ms, limit)
-        found = {deadline: unfolded.states[deadline[1]].path for deadline in recent}
+        due_paths = {deadline: unfolded.states[deadline[1]].path for deadline in recent}
         rows = await self._ask_index(lambda index: index.due(after, now_ms, limit))
         for deadline_ms, stream_id, path in rows:
             if stream_id not in unfolded.states and stream_id not in unfolded.deleted:
-                found[deadline_ms, stream_id] = path
+                due_paths[deadline_ms, stream_id] = path
         ends = [] if recent_end is None else [recent_end]
         end = min([*ends, rows[-1][:2]] if len(rows) == limit else ends, default=None)
-        due = sorted(deadline for deadline in found if end is None or deadline <= end)
+        due = sorted(deadline for deadline in due_paths if end is None or deadline <= end)
         if len(due) > limit:
             due, end = due[:limit], due[limit - 1]
-        return Due([found[deadline] for deadline in due], end)
+        return Due([due_paths[deadline] for deadline in due], end)
 
     # Bytes
 
@@ -377,12 +378,12 @@ class EmbeddedStore:
         if recent and recent[0].start <= start:
             return list_runs(recent, start, end, limit)
         stop = min(end, recent[0].start) if recent else end
-        found = await self._ask_index(lambda index: index.records(stream_id, start, stop, limit))
-        if not found:
+        ends = await self._ask_index(lambda index: index.records(stream_id, start, stop, limit))
+        if not ends:
             raise LookupError(f"stream {stream_id} has no bytes at {start}")
-        if found[-1].position < end and len(found) < limit:
-            found += await self.records(stream_id, found[-1].position, end, limit - len(found))
-        return found
+        if ends[-1].position < end and len(ends) < limit:
+            ends += await self.records(stream_id, ends[-1].position, end, limit - len(ends))
+        return ends
 
     async def boundary(self, stream_id: int, position: int) -> int:
         self._check_exists(stream_id)
@@ -394,9 +395,9 @@ class EmbeddedStore:
     async def position_at(self, stream_id: int, at_ms: int) -> int | None:
         self._check_exists(stream_id)
         recent = self._unfolded.runs_from(stream_id, 0)  # before the index, because of folds
-        found = await self._ask_index(lambda index: index.position_at(stream_id, at_ms))
-        if found is not None:
-            return found
+        position = await self._ask_index(lambda index: index.position_at(stream_id, at_ms))
+        if position is not None:
+            return position
         return next((place for run in recent if (place := position_at(run, at_ms)) is not None), None)
 
     def _check_exists(self, stream_id: int) -> None:
@@ -411,12 +412,12 @@ class EmbeddedStore:
         return await self._ask_index(lambda index: index.document(key))
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
-        found: list[Document] = []
+        documents: list[Document] = []
         last: str | None = after
-        while last is not None and len(found) < limit:
+        while last is not None and len(documents) < limit:
             some, last = await self._some_documents(prefix, last, limit)
-            found += some
-        return found[:limit]
+            documents += some
+        return documents[:limit]
 
     async def _some_documents(self, prefix: str, after: str, limit: int) -> tuple[list[Document], str | None]:
         """Some documents in order, and the key after which there may be more."""
@@ -424,9 +425,9 @@ class EmbeddedStore:
         recent = self._unfolded.keys_after(prefix, after, limit)
         ends = [keys[-1] for keys in ([document.key for document in page], recent) if len(keys) == limit]
         end = min(ends, default=None)
-        found: dict[str, Document | None] = {document.key: document for document in page}
-        found |= {key: self._unfolded.documents[key] for key in recent}
-        documents = [found[key] for key in sorted(found) if end is None or key <= end]
+        by_key: dict[str, Document | None] = {document.key: document for document in page}
+        by_key |= {key: self._unfolded.documents[key] for key in recent}
+        documents = [by_key[key] for key in sorted(by_key) if end is None or key <= end]
         return [document for document in documents if document is not None], end
 
     # The index

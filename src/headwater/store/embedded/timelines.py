@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import closing
 from pathlib import Path
 
 from headwater import limits
-from headwater.store.embedded import index, layout, locking
+from headwater.store.embedded import layout
 from headwater.store.embedded.index_writer import IndexWriter
 
 
@@ -28,13 +27,5 @@ def random_gap() -> int:
 
 def begin_timeline(directory: Path) -> int:
     """Begin a timeline in a directory that was set back by other means, such as a snapshot of its disk."""
-    layout.check_format(directory)
-    lock = locking.own(directory)
-    try:
-        with (
-            layout.index_errors(directory),
-            closing(index.connect(directory / layout.INDEX_NAME, write=True)) as opened,
-        ):
-            return IndexWriter(opened).begin_timeline(now_us(), random_gap())
-    finally:
-        lock.release()
+    with layout.owned_index(directory, write=True) as opened:
+        return IndexWriter(opened).begin_timeline(now_us(), random_gap())

@@ -81,9 +81,9 @@ class Site(msgspec.Struct, frozen=True, order=True):
 
 def effect_names() -> frozenset[str]:
     """The names of functions whose calls cause effects."""
-    found = {name for kind in _DELTA for name in _public(kind)} - _DELTA_READS
-    found |= {name for kind in (Client, Stream, Table, Producer) for name in _public(kind)} - _CLIENT_READS
-    return frozenset(found | _FILES)
+    names = {name for kind in _DELTA for name in _public(kind)} - _DELTA_READS
+    names |= {name for kind in (Client, Stream, Table, Producer) for name in _public(kind)} - _CLIENT_READS
+    return frozenset(names | _FILES)
 
 
 def _public(kind: type) -> Iterator[str]:
@@ -94,16 +94,16 @@ def _public(kind: type) -> Iterator[str]:
 def sites() -> list[Site]:
     """Every call in the code of the jobs that can cause an effect."""
     names = effect_names()
-    found = []
+    calls = []
     for package in PACKAGES:
         for path in sorted((SOURCE / package).rglob("*.py")):
             tree = ast.parse(path.read_text())
-            found += [
+            calls += [
                 Site(str(path.relative_to(SOURCE)), function, called, node.lineno, node.end_lineno or node.lineno)
                 for function, node in _calls(tree, "")
                 if (called := _called(node, names)) is not None
             ]
-    return found
+    return calls
 
 
 def _calls(tree: ast.AST, function: str) -> Iterator[tuple[str, ast.Call]]:

@@ -268,9 +268,9 @@ class Query:
 
     def _process(self, number: int, start: Any, end: Any) -> None:
         parts = [
-            pa.Table.from_batches(found)
+            pa.Table.from_batches(batches)
             for part in self._reader.partitions(start, end)
-            if (found := list(self._reader.read(part)))
+            if (batches := list(self._reader.read(part)))
         ]
         rows = Rows(self._session, parts)
         self._work(rows if self._columns is None else rows.select(*self._columns), number)

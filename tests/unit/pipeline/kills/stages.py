@@ -19,16 +19,16 @@ from headwater import limits
 from headwater.client import Client
 from headwater.errors import BodyTooLargeError, PartialWriteError, ProtocolError
 from headwater.pipeline import archive, materialize, publish, replay, snapshot
-from headwater.pipeline.archive import COLUMNS, SCHEMA
-from headwater.pipeline.materialize import job as materialize_job
-from headwater.pipeline.materialize.layout import BUCKET, Layout
-from headwater.pipeline.publish import _Publishing
-from headwater.pipeline.replay import _Replaying
+from headwater.pipeline.archiving import COLUMNS, SCHEMA
+from headwater.pipeline.materializing import job as materialize_job
+from headwater.pipeline.materializing.layout import BUCKET, Layout
+from headwater.pipeline.publishing import _Publishing
+from headwater.pipeline.replaying import _Replaying
 from headwater.pipeline.scanning import paths_of, scan
 from headwater.pipeline.targets import PublishTarget
 from tests.unit.pipeline.kills.session import Rows, Session
-from tests.unit.pipeline.materialize.oracle import Event, comparable, current, found, history
-from tests.unit.pipeline.materialize.test_applying import PAYLOAD, change, deletion, prepared
+from tests.unit.pipeline.materializing.oracle import Event, comparable, current, history, table_rows
+from tests.unit.pipeline.materializing.test_applying import PAYLOAD, change, deletion, prepared
 
 publish_job = sys.modules[_Publishing.__module__]  # the package has a function of its name
 _numbers = itertools.count()
@@ -213,7 +213,7 @@ class Snapshots(Scene):
             stream.append(event if value is None else {**event, "value": value})
 
     def run(self, phase: int) -> None:
-        grace_s = -1 if phase == 2 else 3600
+        grace_s = 0 if phase == 2 else 3600
         snapshot(self.session, url=self.url, streams=f"{self.prefix}/state", once=True, grace_s=grace_s).wait()
 
     def check(self) -> None:
@@ -285,9 +285,9 @@ class Published(Scene):
 
             was, now = side(before, old - new), side(after, new - old)
             changed = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
-            found = [(key, now.get(key), key not in was) for key in changed]
+            changes = [(key, now.get(key), key not in was) for key in changed]
             session: Any = self._spark
-            rows: Rows = session.createDataFrame(found, "key STRING, value STRING, is_new BOOLEAN").repartition(2)
+            rows: Rows = session.createDataFrame(changes, "key STRING, value STRING, is_new BOOLEAN").repartition(2)
             return rows
 
         def rows_of(self: PublishTarget, changes: Rows) -> Rows:
@@ -295,7 +295,7 @@ class Published(Scene):
                 records = [(row.key, row.value) for row in changes.collect()]
                 return changes.sparkSession.createDataFrame(records, "key STRING, record STRING").repartition(2)
             rows = [
-                (self.type, row.key, "delete" if row.value is None else "upsert", row.value)
+                (self.options.type, row.key, "delete" if row.value is None else "upsert", row.value)
                 for row in changes.collect()
             ]
             names = "type STRING, key STRING, operation STRING, value STRING"
@@ -466,7 +466,7 @@ class Materialized(Scene):
 
     def check(self) -> None:
         rows = DeltaTable(self.table).to_pyarrow_table().drop_columns(BUCKET)
-        events = list(_told())
+        events = list(_accepted_events())
         kind = self._kind
         expected = (
             history(events, sequenced=kind.sequenced, tracked=kind.tracked)
@@ -474,7 +474,7 @@ class Materialized(Scene):
             else current(events, sequenced=kind.sequenced)
         )
         wanted = [{name: value for name, value in row.items() if name in rows.column_names} for row in expected]
-        assert found(rows) == comparable(wanted)
+        assert table_rows(rows) == comparable(wanted)
         bad = DeltaTable(f"{self.table}.quarantine").to_pyarrow_table().to_pylist()
         assert [(row["order"], row["reason"]) for row in bad] == [(180, "no event")]
 
@@ -517,7 +517,7 @@ class Grown(Materialized):
             self.payload = PAYLOAD.append(pa.field("extra", pa.int64()))
 
 
-def _told() -> Iterator[Event]:
+def _accepted_events() -> Iterator[Event]:
     """The events of the batches for the oracle."""
     lives: dict[str, int] = {}
     for row in itertools.chain.from_iterable(BATCHES):

@@ -47,12 +47,12 @@ def is_accepted(feature: Feature, use: Use) -> bool:
     return feature.writable
 
 
-def accepted(name: str, told: str) -> list[str]:
+def accepted(name: str, feature_name: str) -> list[str]:
     """The tables of a job that may have a feature."""
-    return [suffix for suffix, use in USES[name].items() if is_accepted(FEATURES[told], use)]
+    return [suffix for suffix, use in USES[name].items() if is_accepted(FEATURES[feature_name], use)]
 
 
-ACCEPTED = [(name, told) for name in USES for told in FEATURES if accepted(name, told)]
+ACCEPTED = [(name, feature_name) for name in USES for feature_name in FEATURES if accepted(name, feature_name)]
 
 
 def prepared(name: str, directory: Path, server: Server, client: Client) -> Scene:
@@ -74,7 +74,7 @@ def test_a_table_that_is_refused(
 ) -> None:
     scene = prepared(name, tmp_path / "tables", server, client)
     shutil.copytree(tmp_path / "tables", tmp_path / "copy")
-    for told, feature in FEATURES.items():
+    for feature_name, feature in FEATURES.items():
         if is_accepted(feature, use):
             continue
         feature.give(Path(f"{scene.table}{suffix}"))
@@ -88,20 +88,20 @@ def test_a_table_that_is_refused(
 
         with observing(), scene.patched():
             life = live(attempt)
-        assert refusals, told
-        assert feature.name in refusals[0], told
-        assert f"{scene.table}{suffix}" in refusals[0], told
-        assert life.effects == [], told
+        assert refusals, feature_name
+        assert feature.name in refusals[0], feature_name
+        assert f"{scene.table}{suffix}" in refusals[0], feature_name
+        assert life.effects == [], feature_name
         shutil.rmtree(tmp_path / "tables")
         shutil.copytree(tmp_path / "copy", tmp_path / "tables")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "told"), ACCEPTED)
-def test_a_table_that_is_accepted(name: str, told: str, tmp_path: Path, server: Server, client: Client) -> None:
+@pytest.mark.parametrize(("name", "feature_name"), ACCEPTED)
+def test_a_table_that_is_accepted(name: str, feature_name: str, tmp_path: Path, server: Server, client: Client) -> None:
     scene = prepared(name, tmp_path / "tables", server, client)
-    for suffix in accepted(name, told):
-        FEATURES[told].give(Path(f"{scene.table}{suffix}"))
+    for suffix in accepted(name, feature_name):
+        FEATURES[feature_name].give(Path(f"{scene.table}{suffix}"))
     with scene.patched():
         scene.run(1)
     scene.check()

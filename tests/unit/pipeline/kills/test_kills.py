@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from headwater.client import Client
-from headwater.pipeline.materialize import buckets
+from headwater.pipeline.materializing import buckets
 from tests.servers import Server
 from tests.unit.pipeline.kills.effects import Effect, live, observing, sites
 from tests.unit.pipeline.kills.stages import SCENES, SCENES_OF_STREAMS, Make, PublishedAfterRefusal

@@ -19,7 +19,8 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of, same_type
 from headwater.log.offsets import BEGINNING, Offset
-from headwater.protocol.streams import etags, offsets, reads, sse
+from headwater.protocol import conditions
+from headwater.protocol.streams import offsets, reads, sse
 from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, parse_read, wrap
@@ -77,12 +78,12 @@ def test_the_next_cursor_exceeds_the_echoed_one_by_a_bounded_jitter(echoed: int,
 
 
 def test_entity_tags_vary_with_closure_and_encoding() -> None:
-    tag = etags.etag(1, 0, 5, closed=False)
-    assert tag != etags.etag(1, 0, 5, closed=True)
-    assert etags.matched(f'"x", W/{tag}', tag)
-    assert etags.matched(etags.encoded(tag, "gzip"), tag)
-    assert etags.matched("*", tag)
-    assert not etags.matched(etags.etag(1, 0, 5, closed=True), tag)
+    tag = conditions.etag(1, 0, 5, closed=False)
+    assert tag != conditions.etag(1, 0, 5, closed=True)
+    assert conditions.matched(f'"x", W/{tag}', tag)
+    assert conditions.matched(conditions.encoded(tag, "gzip"), tag)
+    assert conditions.matched("*", tag)
+    assert not conditions.matched(conditions.etag(1, 0, 5, closed=True), tag)
 
 
 def test_content_types() -> None:

@@ -34,7 +34,6 @@ def test_the_state_notification_of_the_seed() -> None:
     notification = Notification("https://example.com/state", (("match", "https://example.com/match_nurl"),))
     assert parse_notification(STATE) == notification
     assert format_notification(notification) == STATE
-    assert not notification.is_handshake
 
 
 def test_if_surl_is_absent_the_post_is_a_handshake() -> None:
@@ -42,7 +41,6 @@ def test_if_surl_is_absent_the_post_is_a_handshake() -> None:
     notification = Notification(None, (("manifest_nurl", "https://example.com/manifest_nurl"),))
     assert parse_notification(HANDSHAKE) == notification
     assert format_notification(notification) == HANDSHAKE
-    assert notification.is_handshake
     assert parse_notification(b"") == Notification()
 
 

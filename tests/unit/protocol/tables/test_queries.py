@@ -12,8 +12,7 @@ from headwater.protocol.streams.sse import EventReader
 from headwater.protocol.tables import headers
 from headwater.protocol.tables.paths import TABLE_ROOT, TableAddress, check_name, nurl_path, parse_address, surl_path
 from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
-from headwater.protocol.tables.rows import Row, format_row
-from headwater.protocol.tables.sse import event_frames
+from headwater.protocol.tables.rows import Row, event_frames, format_row
 from tests.unit.protocol.tables.test_rows import ROWS, SEED
 
 

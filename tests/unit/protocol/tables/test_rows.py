@@ -18,12 +18,12 @@ from headwater.protocol.tables.rows import (
     RowReader,
     format_row,
     format_rows,
+    format_timestamp,
     last_seqno_of,
     parse_row,
+    parse_timestamp,
     seqno_of,
-    split_rows,
 )
-from headwater.protocol.tables.timestamps import format_timestamp, parse_timestamp
 
 SEED = (  # the example of the specification
     b"43\t2026-01-08T00:00:00Z\t+\tfhir_read\thttps://prov.com/fhir/read\n"
@@ -132,19 +132,16 @@ def test_many_changes_become_rows_in_one_step() -> None:
     assert format_rows([], 1, "t") == b""
 
 
-def test_stored_rows_are_split_and_name_their_seqnos() -> None:
-    first, second = split_rows(SEED)
-    assert first + second == SEED
+def test_stored_rows_name_their_seqnos() -> None:
+    second = SEED.splitlines(keepends=True)[1]
     assert seqno_of(second) == last_seqno_of(SEED) == last_seqno_of(second) == 44
     assert seqno_of(SEED) == 43
-    assert split_rows(b"") == []
 
 
 @given(st.lists(ROWS), st.lists(st.integers(0, 400)))
 def test_rows_survive_any_split_of_the_bytes(rows: list[Row], cuts: list[int]) -> None:
     data = b"".join(map(format_row, rows))
     assert read(data, cuts) == (rows, "")
-    assert split_rows(data) == list(map(format_row, rows))
 
 
 @given(st.lists(ROWS, min_size=1), st.integers(0, 400), st.lists(st.integers(0, 400)), st.binary(max_size=3))

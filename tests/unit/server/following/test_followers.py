@@ -18,9 +18,8 @@ from headwater.log.content import ContentKind
 from headwater.protocol.tables.following import TableFollowing
 from headwater.protocol.tables.paths import log_path
 from headwater.server.following import Followers, follower, open_followers, parse_policy
-from headwater.server.following.admitted import forgotten
+from headwater.server.following.documents import Stopped, forgotten, resolved, write_stopped
 from headwater.server.following.follower import Follower, FollowerState, FollowerStatus
-from headwater.server.following.stopped import Stopped, resolved, write_stopped
 from headwater.store.memory import MemoryStore
 from tests.restores import LastingStore
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server

@@ -36,6 +36,7 @@ class FakeClient(OutboundClient):
         body: bytes = b"",
         total_s: float | None = None,
         body_bytes_max: int | None = None,
+        user: str = "",
     ) -> Answer:
         assert (method, headers) == ("POST", {"content-type": "application/x-www-form-urlencoded"})
         assert total_s

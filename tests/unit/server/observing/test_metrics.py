@@ -18,6 +18,7 @@ from headwater.limits import Limits
 from headwater.log.quotas import Prefixes, PrefixQuota, TokenQuota, TokenQuotas, Usage
 from headwater.outbound import open_outbound
 from headwater.server.auth.fetching import KeyKeeper
+from headwater.server.auth.grants import GrantedCallers
 from headwater.server.fencing import Fence
 from headwater.server.http import Request, Response
 from headwater.server.memory import MemoryMark
@@ -30,6 +31,7 @@ from headwater.server.observing.tracing import open_tracer
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.routes import ROUTES
 from headwater.server.service import Service
+from headwater.server.subscriptions import Subscriptions
 from headwater.store.contract import Store
 from headwater.store.embedded.backup.leases import LeaseHolder
 from headwater.store.embedded.backup.targets import DirectoryTarget
@@ -74,7 +76,16 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
     fence = Fence(LeaseHolder(DirectoryTarget(Path("nowhere")), "directory", "server", 15.0), accept=False)
     notifier, upkeep = Notifier(engine, limits, outbound), Upkeep(lambda: [KeyKeeper(outbound)])
     upkeep.certificate_until_s = 1.0
-    service = Service(engine, limits, notifier, observer=observer, memory=memory, fence=fence, upkeep=upkeep)
+    service = Service(
+        engine,
+        limits,
+        notifier,
+        observer=observer,
+        memory=memory,
+        fence=fence,
+        upkeep=upkeep,
+        subscriptions=Subscriptions(engine, outbound, GrantedCallers(None)),
+    )
     try:
         headers = {"accept": accept} if encoding is None else {"accept": accept, "accept-encoding": encoding}
         return await probes.metrics(service, Request("GET", "/metrics", "", headers, b""), "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from _collections_abc import dict_values
 from collections.abc import Awaitable, Callable
 
@@ -18,7 +20,7 @@ from headwater.limits import ACTIVE_KEY_BYTES, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import seqno_of
-from headwater.server.tables import active
+from headwater.server.tables import active, snapshots
 from headwater.server.tables.active import ActiveViews, LiveRows
 from headwater.store.memory import MemoryStore
 from headwater.store.pieces import Piece
@@ -239,10 +241,10 @@ def test_a_request_for_a_view_that_is_built_while_the_server_stops_or_the_table_
         await append(engine, b"".join(b"+\tk%d\t1\n" % number for number in range(20_000)))
         begun, read_more = asyncio.Event(), engine.read_more
 
-        async def held(asked: ReadMore) -> ReadReply:
+        async def held(message: ReadMore) -> ReadReply:
             begun.set()
             await asyncio.Event().wait()
-            return await read_more(asked)
+            return await read_more(message)
 
         engine.read_more = held  # type: ignore[method-assign]
         asked = asyncio.ensure_future(live_rows(engine, views))
@@ -365,5 +367,44 @@ def test_a_snapshot_that_is_not_complete_is_not_used() -> None:
         )
         assert await live_rows(engine, ActiveViews()) == naive(await all_rows(engine))
         assert await snapshot_paths(engine) == []
+
+    with_table(body)
+
+
+def test_the_snapshots_of_a_deleted_table_are_deleted_although_one_is_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(active, "ACTIVE_SNAPSHOT_BYTES_MIN", 1)
+    order: list[str] = []
+    waiting: list[weakref.ref[asyncio.Future[None]]] = []
+
+    async def write(*_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("written no more")
+
+    async def delete_all(*_: object) -> None:
+        order.append("deletes")
+        future = asyncio.get_running_loop().create_future()
+        waiting.append(weakref.ref(future))
+        await future
+        order.append("deleted")
+
+    async def body(engine: Engine) -> None:
+        views = ActiveViews()
+        await live_rows(engine, views)
+        monkeypatch.setattr(snapshots, "write", write)
+        monkeypatch.setattr(snapshots, "delete_all", delete_all)
+        await append(engine, b"+\ta\t2\n" * 10)
+        await asyncio.sleep(1)
+        await engine.execute(Delete("t", engine.now_ms()))
+        await asyncio.sleep(1)
+        gc.collect()  # takes a task that nobody keeps
+        future = waiting[0]()
+        assert future is not None
+        future.set_result(None)
+        await asyncio.sleep(1)
+        assert order == ["written no more", "deletes", "deleted"]
 
     with_table(body)

@@ -143,10 +143,10 @@ def test_nothing_is_read_for_a_client_that_takes_nothing() -> None:
         reads = 0
         read_more = engine.read_more
 
-        async def counted(asked: ReadMore) -> ReadReply:
+        async def counted(message: ReadMore) -> ReadReply:
             nonlocal reads
             reads += 1
-            return await read_more(asked)
+            return await read_more(message)
 
         engine.read_more = counted  # type: ignore[method-assign]
         for _ in range(3):

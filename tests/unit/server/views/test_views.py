@@ -98,6 +98,32 @@ def test_an_append_that_fails_is_tried_again_and_never_doubled(monkeypatch: pyte
     with_views(body)
 
 
+def test_the_wait_after_a_failure_is_short_again_after_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after an error that the server does not know."""
+
+    async def body(engine: Engine, views: Views) -> None:
+        submit, failing = engine.submit, [True]
+
+        def broken(command: Command, answered: Answered) -> None:
+            if isinstance(command, Append) and command.path == "\x01v":
+                failing[0] = not failing[0]
+                if not failing[0]:
+                    raise RuntimeError("broken")
+            submit(command, answered)
+
+        monkeypatch.setattr(engine, "submit", broken)
+        await views.create(table(engine), DEFINITION)
+        clock = asyncio.get_running_loop().time
+        for number in range(8):
+            began_s = clock()
+            await append(engine, event(f"k{number}"))
+            while len(await changes(engine)) <= number:
+                await asyncio.sleep(limits.RETRY_FIRST_S / 10)
+            assert clock() - began_s < 2 * limits.RETRY_FIRST_S
+
+    with_views(body)
+
+
 def test_a_reset_that_was_interrupted_goes_on_with_the_keys_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "VIEW_BATCH_RECORDS", 2)
     monkeypatch.setattr(limits, "RETRY_FIRST_S", 0.001)

@@ -34,14 +34,14 @@ def test_a_row_without_a_record_is_a_delete() -> None:
 
 
 def test_the_column_action_decides() -> None:
-    found = encode(action=["+", "-", "-", None, None], key=list("abcde"), record=["1", "why", None, "2", None])
-    assert found == b"+\ta\t1\n-\tb\twhy\n-\tc\t\n+\td\t2\n-\te\t\n"
+    lines = encode(action=["+", "-", "-", None, None], key=list("abcde"), record=["1", "why", None, "2", None])
+    assert lines == b"+\ta\t1\n-\tb\twhy\n-\tc\t\n+\td\t2\n-\te\t\n"
 
 
 def test_escapes() -> None:
     hard = "a\tb\nc\rd\\e\\t"
-    found = encode(Escape.BACKSLASH, key=[hard], record=[hard])
-    assert found == format_changes([("+", hard, hard)], Escape.BACKSLASH)
+    lines = encode(Escape.BACKSLASH, key=[hard], record=[hard])
+    assert lines == format_changes([("+", hard, hard)], Escape.BACKSLASH)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def test_columns_and_types() -> None:
     assert last == 3
     assert batch.schema.types == [pa.int64(), pa.timestamp("us", "UTC"), pa.string(), pa.string(), pa.string()]
     assert batch.to_pylist()[1] == {"seqno": 2, "timestamp": AT, "action": "+", "key": "k2", "record": "r"}
-    found = RowColumns(FEW, Escape.NONE).parse(lines(1), 0, 1)
-    assert found is not None
-    assert found[0].to_pylist() == [{"record": "r", "seqno": 1}]
+    parsed = RowColumns(FEW, Escape.NONE).parse(lines(1), 0, 1)
+    assert parsed is not None
+    assert parsed[0].to_pylist() == [{"record": "r", "seqno": 1}]
 
 
 def test_rows_past_the_end_are_left_out() -> None:
@@ -80,19 +80,19 @@ def test_parsing_at_once_equals_parsing_one_by_one(changes: list[tuple[str, str,
     if escaping is Escape.NONE:
         changes = [(action, key.translate(_NO_ENDS), record.replace("\n", "")) for action, key, record in changes]
         changes = [(action, key or "k", record) for action, key, record in changes]
-    given = [Row(number, NOW, action, key, record) for number, (action, key, record) in enumerate(changes, 1)]  # type: ignore[arg-type]
-    kept = given
+    rows = [Row(number, NOW, action, key, record) for number, (action, key, record) in enumerate(changes, 1)]  # type: ignore[arg-type]
+    kept = rows
     if escaping is Escape.BACKSLASH:
-        kept = [Row(row.seqno, NOW, row.action, escape(row.key), escape(row.record)) for row in given]
+        kept = [Row(row.seqno, NOW, row.action, escape(row.key), escape(row.record)) for row in rows]
     text = b"".join(map(format_row, kept))
     assert [parse_row(line.decode()) for line in text[:-1].split(b"\n")] == kept
     columns = RowColumns(SCHEMA, escaping)
-    found = columns.parse(text, 0, 100)
-    if found is None:
+    parsed = columns.parse(text, 0, 100)
+    if parsed is None:
         assert escaping is Escape.NONE
         assert any("\r" in row.key + row.record or "\t" in row.record for row in kept)
     else:
-        assert found[0].equals(columns.of_rows(given))
+        assert parsed[0].equals(columns.of_rows(rows))
 
 
 _NO_ENDS = str.maketrans("", "", "\t\n")

@@ -10,7 +10,7 @@ import pytest
 
 from headwater.client import Client, Table
 from headwater.errors import DataLossError, OptionError
-from headwater.spark.tables.options import OptionUse, table_read_options
+from headwater.spark.tables.options import table_read_options
 from headwater.spark.tables.places import BEGINNING, RowPlace, from_json, to_json
 from headwater.spark.tables.planning import TablePlanner
 from tests.servers import Server
@@ -37,14 +37,14 @@ def fill(table: Table, count: int, word: str = "r") -> None:
 
 
 @contextlib.contextmanager
-def planner(url: str, use: OptionUse = OptionUse.STREAM, **given: str) -> Iterator[TablePlanner]:
-    options = table_read_options({"url": url, **given}, use)
-    with options.connection.open(patient=False) as client:
+def planner(url: str, *, bounded: bool = False, **texts: str) -> Iterator[TablePlanner]:
+    options = table_read_options({"url": url, **texts}, bounded=bounded)
+    with options.open(patient=False) as client:
         yield TablePlanner(options, client)
 
 
-def ranges(found: TablePlanner, start: RowPlace, end: RowPlace) -> list[tuple[int, int]]:
-    return [(part.since, part.until) for part in found.partitions(start, end)]
+def ranges(plan: TablePlanner, start: RowPlace, end: RowPlace) -> list[tuple[int, int]]:
+    return [(part.since, part.until) for part in plan.partitions(start, end)]
 
 
 def test_equal_ranges_of_one_table(table: Table) -> None:
@@ -81,12 +81,12 @@ def test_an_empty_table_and_one_that_grows(table: Table) -> None:
 
 def test_where_to_start_and_end(table: Table) -> None:
     fill(table, 5)
-    for given, start, end in (({}, 0, 5), ({"startingSeqNo": "3", "endingSeqNo": "4"}, 2, 4)):
-        with planner(table.url, OptionUse.BATCH, **given) as plan:
+    for texts, start, end in (({}, 0, 5), ({"startingSeqNo": "3", "endingSeqNo": "4"}, 2, 4)):
+        with planner(table.url, bounded=True, **texts) as plan:
             assert (plan.start(plan.tail()).seqno, plan.end(plan.tail()).seqno) == (start, end)
-    with planner(table.url, OptionUse.BATCH, startingSeqNo="latest") as plan:
+    with planner(table.url, bounded=True, startingSeqNo="latest") as plan:
         assert plan.start(plan.tail()) == plan.tail().place
-    with planner(table.url, OptionUse.BATCH, startingSeqNo="7", endingSeqNo="6") as plan:
+    with planner(table.url, bounded=True, startingSeqNo="7", endingSeqNo="6") as plan:
         with pytest.raises(OptionError, match="startingSeqNo is 7, but the table ends at row 5"):
             plan.start(plan.tail())
         with pytest.raises(OptionError, match="endingSeqNo is 6, but the table ends at row 5"):
@@ -134,9 +134,9 @@ def foreign(*seqnos: int, **headers: str):  # type: ignore[no-untyped-def]
 
     def script(_: int, path: str) -> Iterator[bytes]:
         since_id = int(path.partition("since_id=")[2].partition("&")[0])
-        found = seqnos[since_id:] if since_id < 0 else [seqno for seqno in seqnos if seqno > since_id]
+        wanted = seqnos[since_id:] if since_id < 0 else [seqno for seqno in seqnos if seqno > since_id]
         yield head(**headers)
-        yield lines(*found)
+        yield lines(*wanted)
 
     return hostile_server(script)
 

@@ -22,7 +22,7 @@ from headwater.errors import (
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.spark.tables.columns import COLUMNS, SCHEMA
-from headwater.spark.tables.options import OptionUse, table_read_options
+from headwater.spark.tables.options import table_read_options
 from headwater.spark.tables.places import RowRange
 from headwater.spark.tables.reading import RowRangeReader
 from tests.servers import Server
@@ -41,10 +41,10 @@ def read(
     escape: Escape = Escape.NONE,
     schema: StructType = SCHEMA,
 ) -> list[pa.RecordBatch]:
-    options = table_read_options({"url": url, "retryTimeout": "2"}, OptionUse.BATCH)
-    with options.connection.open() as client:
+    options = table_read_options({"url": url, "retryTimeout": "2"}, bounded=True)
+    with options.open() as client:
         part = RowRange(TableType(escape=escape), gapless, since, until)
-        return list(RowRangeReader(options.connection, client, options.table, schema).read(part))
+        return list(RowRangeReader(options, client, options.table, schema).read(part))
 
 
 def seqnos(batches: list[pa.RecordBatch]) -> list[int]:
@@ -65,9 +65,9 @@ def test_a_range_of_our_table(server: Server, monkeypatch: pytest.MonkeyPatch, p
         table.create()
         table.append([Put(f"k{n}", "x" * n) for n in range(100)] + [Remove("k3")])
         assert seqnos(read(table.url, 0, 101, gapless=True)) == list(range(1, 102))
-        found = read(table.url, 40, 60, gapless=True)
-        assert seqnos(found) == list(range(41, 61))
-        assert found[0].column("key")[0].as_py() == "k40"
+        batches = read(table.url, 40, 60, gapless=True)
+        assert seqnos(batches) == list(range(41, 61))
+        assert batches[0].column("key")[0].as_py() == "k40"
         assert read(table.url, 0, 5, gapless=True, schema=FEW)[0].schema.names == ["record"]
         with pytest.raises(
             DataLossError, match="had rows up to 102 when the batch was planned, but ends after row 101"
@@ -195,9 +195,9 @@ def test_a_compression_bomb_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -
 
     gathered = reading._gathered
 
-    def counting(given: Iterator[bytes]) -> Iterator[bytes]:
+    def counting(chunks: Iterator[bytes]) -> Iterator[bytes]:
         def counted() -> Iterator[bytes]:
-            for piece in given:
+            for piece in chunks:
                 pieces.append(len(piece))
                 yield piece
 

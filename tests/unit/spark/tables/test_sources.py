@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from headwater.client import Client, Put, Table
 from headwater.errors import DataLossError, OptionError, StreamNotFoundError
 from headwater.spark.tables.columns import SCHEMA
-from headwater.spark.tables.options import OptionUse, table_read_options
+from headwater.spark.tables.options import table_read_options
 from headwater.spark.tables.sources import TableBatchReader, TableStreamReader
 from tests.servers import Server
 
@@ -35,13 +35,13 @@ def table(server: Server) -> Iterator[Table]:
         yield table
 
 
-def batch(table: Table, **given: str) -> TableBatchReader:
-    return TableBatchReader(table_read_options({"url": table.url, **given}, OptionUse.BATCH), SCHEMA)
+def batch(table: Table, **texts: str) -> TableBatchReader:
+    return TableBatchReader(table_read_options({"url": table.url, **texts}, bounded=True), SCHEMA)
 
 
-def stream(table: Table, **given: str) -> TableStreamReader:
-    options = {"url": table.url, "longPollTimeout": "0.05", **given}
-    return TableStreamReader(table_read_options(options, OptionUse.STREAM), SCHEMA)
+def stream(table: Table, **texts: str) -> TableStreamReader:
+    options = {"url": table.url, "longPollTimeout": "0.05", **texts}
+    return TableStreamReader(table_read_options(options, bounded=False), SCHEMA)
 
 
 def read(reader: Any, parts: Any) -> list[list[int]]:

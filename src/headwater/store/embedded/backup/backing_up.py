@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater import limits
+from headwater.backoff import Backoff, Streak
 from headwater.store.embedded import index, layout
 from headwater.store.embedded.backup.contents import Contents, chain, read_base, read_contents, read_timelines
 from headwater.store.embedded.backup.failures import (
@@ -42,6 +44,9 @@ from headwater.store.embedded.backup.snapshot import Progress, copy_blocks, froz
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.backup.targets import BackupTarget, claim
 from headwater.store.embedded.backup.watching import Watch
+
+# Failures of a continuous backup that are retried.
+_PASSING = (TargetError, UnfitSourceError, OSError, sqlite3.OperationalError)
 
 
 class Copy(NamedTuple):
@@ -120,7 +125,7 @@ class Backup:
 
         They are counted from the last write: a wall clock that is ahead removes nothing."""
         removed = prune(self._target, self._current.id, min(now_ms(), self._written_ms) - int(keep_s * 1000))
-        self._timeline = next(found for found in read_timelines(self._target) if found.id == self._current.id)
+        self._timeline = next(timeline for timeline in read_timelines(self._target) if timeline.id == self._current.id)
         self._known = set()  # blocks without a base were removed
         return removed
 
@@ -317,3 +322,33 @@ def open_backup(
 
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def follow(
+    backup: Backup, stop: threading.Event, every_s: float, keep_s: float | None, report: Callable[[str], None]
+) -> None:
+    """Back up regularly until stopped, and once more at the end. Failures are reported, and when they end."""
+    streak = Streak(Backoff(limits.BACKUP_RETRY_S, limits.BACKUP_RETRY_MAX_S))
+    wait_s, pruned_s = 0.0, -limits.BACKUP_PRUNE_S
+    while not stop.wait(wait_s):
+        started_s = time.monotonic()
+        try:
+            backup.step(base_every_s(keep_s))
+            if keep_s is not None and started_s - pruned_s > limits.BACKUP_PRUNE_S:
+                backup.prune(keep_s)
+                pruned_s = started_s
+        except _PASSING as error:
+            wait_s = streak.fail()
+            report(f"the backup failed and is retried in {wait_s:.0f} s: {error}")
+        else:
+            if streak.failures:
+                report("the backup is up to date again")
+            streak.reset()
+            wait_s = max(0.0, every_s - (time.monotonic() - started_s))
+    backup.step(base_every_s(keep_s))
+    backup.record()
+
+
+def base_every_s(keep_s: float | None) -> float:
+    """The interval of bases if little is written. Old data can only be removed after a newer base."""
+    return limits.BACKUP_BASE_S if keep_s is None else min(limits.BACKUP_BASE_S, keep_s / 2)

@@ -51,8 +51,8 @@ class Contents(NamedTuple):
 
 def read_timelines(target: BackupTarget) -> list[BackupTimeline]:
     """All timelines, oldest first."""
-    found = [decode(name, target.get(name), BackupTimeline) for name in target.sizes(TIMELINES)]
-    return sorted(found, key=lambda timeline: timeline.started_ms)
+    timelines = [decode(name, target.get(name), BackupTimeline) for name in target.sizes(TIMELINES)]
+    return sorted(timelines, key=lambda timeline: timeline.started_ms)
 
 
 def read_contents(target: BackupTarget, timeline: BackupTimeline, after: str = "") -> Contents:
@@ -70,15 +70,15 @@ def read_base(target: BackupTarget, timeline_id: str, base: BaseName) -> Base:
 
 def chain(parts: list[PartName], after: int, last: int | None, url: str) -> list[PartName]:
     """The fewest parts that continue from a batch without a gap. Raises MissingError if they end before `last`."""
-    found: list[PartName] = []
+    links: list[PartName] = []
     reached = after
     for part in sorted(parts, key=lambda part: (part.first, -part.last)):
         if part.last <= reached:
             continue
         if part.first > reached + 1:
             raise MissingError(url, f"batches {reached + 1} to {part.first - 1} of the journal")
-        found.append(part)
+        links.append(part)
         reached = part.last
     if last is not None and reached < last:
         raise MissingError(url, f"batches {reached + 1} to {last} of the journal")
-    return found
+    return links

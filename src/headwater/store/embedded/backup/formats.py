@@ -104,16 +104,16 @@ class BaseName(NamedTuple):
 
 
 def parse_part(name: str) -> PartName | None:
-    found = _PART_NAME.fullmatch(name.rpartition("/")[2])
-    if found is None:
+    match = _PART_NAME.fullmatch(name.rpartition("/")[2])
+    if match is None:
         return None
-    first, last, min_ms, max_ms = map(int, found.groups()[:4])
-    return PartName(first, last, min_ms, max_ms, found[5])
+    first, last, min_ms, max_ms = map(int, match.groups()[:4])
+    return PartName(first, last, min_ms, max_ms, match[5])
 
 
 def parse_base(name: str) -> BaseName | None:
-    found = _BASE_NAME.fullmatch(name.rpartition("/")[2])
-    return None if found is None else BaseName(*map(int, found.groups()))
+    match = _BASE_NAME.fullmatch(name.rpartition("/")[2])
+    return None if match is None else BaseName(*map(int, match.groups()))
 
 
 # Contents of files
@@ -182,9 +182,9 @@ def decode_part(name: str, sealed: bytes) -> Copied:
     return Copied(part.segment, batches, part.after)
 
 
-def check_format(found: bytes, url: str) -> None:
-    if found != FORMAT:
+def check_format(text: bytes, url: str) -> None:
+    if text != FORMAT:
         raise BackupError(
-            f"{url} has {found[:80].decode(errors='replace').strip()!r}; this version supports format 2. "
+            f"{url} has {text[:80].decode(errors='replace').strip()!r}; this version supports format 2. "
             "Use the version of Headwater that wrote it."
         )

@@ -119,18 +119,18 @@ def check_journal(directory: Path, meta: Callable[[], Meta]) -> None:
     after the index records its fold. So the damage is real if it is found twice while the index has not changed.
     """
     disk = RealDisk(directory / layout.JOURNAL_DIR)
-    found: tuple[Meta, str] | None = None
+    damage: tuple[Meta, str] | None = None
     while True:
         folded = meta()
         try:
             for _ in read_segments(disk, folded.folded):
                 """Reading verifies them."""
         except CorruptJournalError as error:
-            if found == (folded, str(error)):
+            if damage == (folded, str(error)):
                 raise DamagedSourceError(directory, error) from error
-            found = folded, str(error)
+            damage = folded, str(error)
         except FileNotFoundError:  # removed after its name was read
-            found = None
+            damage = None
         else:
             return
         time.sleep(limits.BACKUP_HOLD_S)

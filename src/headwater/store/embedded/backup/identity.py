@@ -16,8 +16,7 @@ import msgspec
 
 from headwater.store.embedded import locking
 from headwater.store.embedded.backup.failures import BackupError
-from headwater.store.embedded.disk import RealDisk
-from headwater.store.embedded.layout import share
+from headwater.store.embedded.layout import share, write_file
 
 FOLDER = "backup"
 _NAME = "identity.json"
@@ -46,17 +45,7 @@ def begin_timeline(directory: Path, parent: str) -> TimelineIdentity:
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     share(folder, directory)
-    disk = RealDisk(folder)
-    file = disk.open(f"{_NAME}.new")
-    try:
-        file.truncate(0)
-        file.write(0, msgspec.json.encode(identity))
-        file.sync()
-    finally:
-        file.close()
-    share(folder / f"{_NAME}.new", directory)
-    disk.rename(f"{_NAME}.new", _NAME)
-    disk.sync_names()
+    write_file(folder, _NAME, msgspec.json.encode(identity), directory)
     return identity
 
 

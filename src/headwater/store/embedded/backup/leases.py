@@ -99,12 +99,12 @@ def holder_id(directory: Path) -> str:
     """The id of the servers on a directory that cannot run at the same time: the lock of the directory excludes them.
 
     A copy of the directory, on this machine or another, has another inode or another boot."""
-    found = directory.stat()
+    status = directory.stat()
     try:
         boot = _BOOT.read_text().strip()
     except OSError:
         boot = secrets.token_hex(16)  # unknown: every start counts as another machine
-    return hashlib.sha256(f"{boot} {found.st_dev} {found.st_ino}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{boot} {status.st_dev} {status.st_ino}".encode()).hexdigest()[:32]
 
 
 def elapsed_s() -> float:
@@ -177,18 +177,18 @@ class LeaseHolder:
 
     def _begin(self) -> None:
         claim(self._target)
-        found = newest(self._target)
-        if found is None:
+        lease = newest(self._target)
+        if lease is None:
             self._take(1, wait_s=0.0)
-        elif found.directory != self._directory:
-            self._lose(found)
-        elif found.holder == self._holder:
-            self._term = found.term
+        elif lease.directory != self._directory:
+            self._lose(lease)
+        elif lease.holder == self._holder:
+            self._term = lease.term
             self._renew()
-        elif not found.holder:  # released, or granted by a promotion
-            self._take(found.term + 1, wait_s=0.0)
+        elif not lease.holder:  # released, or granted by a promotion
+            self._take(lease.term + 1, wait_s=0.0)
         else:  # the machine was restarted, or another one has a copy of this directory
-            self._take(found.term + 1, wait_s=found.lease_s * limits.LEASE_DRIFT)
+            self._take(lease.term + 1, wait_s=lease.lease_s * limits.LEASE_DRIFT)
 
     def _take(self, term: int, wait_s: float) -> None:
         if create(self._target, self._lease(term)):
@@ -202,17 +202,17 @@ class LeaseHolder:
     def _renew(self) -> None:
         before_s = self._now_s()
         write(self._target, self._lease(self._term))
-        found = newest(self._target)
-        if found is None:
+        lease = newest(self._target)
+        if lease is None:
             raise BackupError(f"{self._target.url} lacks {name_of(self._term)}, which was just written.")
-        if found.term != self._term or found.directory != self._directory or found.holder != self._holder:
-            self._lose(found)
+        if lease.term != self._term or lease.directory != self._directory or lease.holder != self._holder:
+            self._lose(lease)
         else:
             self._valid_until_s = before_s + self._lease_s
 
-    def _lose(self, found: Lease) -> None:
-        whose = "another server on a copy of this" if found.directory == self._directory else "another"
-        self._lost = f"term {found.term} belongs to {whose} directory"
+    def _lose(self, lease: Lease) -> None:
+        whose = "another server on a copy of this" if lease.directory == self._directory else "another"
+        self._lost = f"term {lease.term} belongs to {whose} directory"
 
     def _lease(self, term: int) -> Lease:
         return Lease(term, self._directory, self._holder, self._lease_s)
@@ -221,8 +221,8 @@ class LeaseHolder:
         """Let the next server on this directory have the lease at once. The caller takes no more writes."""
         if self._term and self.state in (LeaseState.HELD, LeaseState.WAITING, LeaseState.EXPIRED):
             self._valid_until_s = float("-inf")
-            found = newest(self._target)
-            if found is not None and found.term == self._term and found.holder == self._holder:
+            lease = newest(self._target)
+            if lease is not None and lease.term == self._term and lease.holder == self._holder:
                 write(self._target, Lease(self._term, self._directory, "", self._lease_s))
 
 
@@ -235,7 +235,7 @@ class Renewal:
         self._report = report
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headwater-lease", daemon=True)
-        self._told: tuple[LeaseState, bool] | None = None  # the last report, and whether it was of a failure
+        self._last_report: tuple[LeaseState, bool] | None = None  # the last report, and whether it was of a failure
 
     def start(self) -> None:
         self.look()
@@ -253,8 +253,8 @@ class Renewal:
         except (BackupError, OSError) as error:
             problem = str(error)
         state = self._lease.state
-        if (state, bool(problem)) != self._told:
-            self._told = (state, bool(problem))
+        if (state, bool(problem)) != self._last_report:
+            self._last_report = (state, bool(problem))
             self._report(problem or self._lease.reason, state)
 
     def stop(self) -> None:
@@ -277,16 +277,16 @@ def promote(
 ) -> Lease:
     """Take the lease for a directory and wait until the old holder's has ended. Raises TargetError."""
     while True:
-        found = newest(target)
-        if found is not None and found.directory == directory and not found.holder:
-            return found  # an earlier promotion was interrupted after its wait
-        if found is None:
+        old_lease = newest(target)
+        if old_lease is not None and old_lease.directory == directory and not old_lease.holder:
+            return old_lease  # an earlier promotion was interrupted after its wait
+        if old_lease is None:
             raise BackupError(
                 f"no server holds a lease in {target.url}, so the old server cannot be fenced. Stop it for good, then "
                 "promote with --force"
             )
-        wait_s = (found.lease_s or limits.LEASE_S_MAX) * limits.LEASE_DRIFT
-        lease = Lease(found.term + 1, directory, "promoting", found.lease_s)
+        wait_s = (old_lease.lease_s or limits.LEASE_S_MAX) * limits.LEASE_DRIFT
+        lease = Lease(old_lease.term + 1, directory, "promoting", old_lease.lease_s)
         if create(target, lease):
             break
     report(f"took term {lease.term} of the lease; waiting {wait_s:.1f} s until the lease of the old server has ended")
@@ -302,7 +302,12 @@ def promote(
 def force(target: BackupTarget, directory: str) -> Lease:
     """Take the lease for a directory without waiting."""
     while True:
-        found = newest(target)
-        lease = Lease(1 if found is None else found.term + 1, directory, "", 0.0 if found is None else found.lease_s)
+        old_lease = newest(target)
+        lease = Lease(
+            1 if old_lease is None else old_lease.term + 1,
+            directory,
+            "",
+            0.0 if old_lease is None else old_lease.lease_s,
+        )
         if create(target, lease):
             return lease

@@ -71,9 +71,9 @@ class Restored(NamedTuple):
 def plan_restore(target: BackupTarget, at_ms: int | None) -> Plan:
     """The newest base at or before a time, and the parts after it. None means the latest time."""
     check_claimed(target)
-    found = [read_contents(target, timeline) for timeline in reversed(read_timelines(target))]
-    newest_ms = max((range_.reached_ms for contents in found for range_ in contents.timeline.ranges), default=0)
-    for contents in found:
+    backups = [read_contents(target, timeline) for timeline in reversed(read_timelines(target))]
+    newest_ms = max((range_.reached_ms for contents in backups for range_ in contents.timeline.ranges), default=0)
+    for contents in backups:
         for range_ in reversed(contents.timeline.ranges):
             if range_.complete and (at_ms is None or at_ms <= range_.reached_ms):
                 plan = _plan_in(target.url, contents, range_, at_ms, newest_ms)
@@ -81,7 +81,7 @@ def plan_restore(target: BackupTarget, at_ms: int | None) -> Plan:
                     return plan
     spans = [
         f"from {shown_ms(first_ms)} to {shown_ms(range_.reached_ms)}"
-        for contents in found
+        for contents in backups
         for range_ in contents.timeline.ranges
         if (first_ms := contents.first_ms(range_)) is not None
     ]

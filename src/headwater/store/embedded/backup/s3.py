@@ -22,12 +22,12 @@ class S3Target:
 
     def sizes(self, prefix: str, after: str = "") -> dict[str, int]:
         with self._failures(prefix):
-            asked = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
+            parameters = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
             if after:
-                asked["StartAfter"] = self._prefix + after
-            pages = self._client.get_paginator("list_objects_v2").paginate(**asked)
-            found = {found["Key"]: int(found["Size"]) for page in pages for found in page.get("Contents", ())}
-        return {key.removeprefix(self._prefix): size for key, size in sorted(found.items())}
+                parameters["StartAfter"] = self._prefix + after
+            pages = self._client.get_paginator("list_objects_v2").paginate(**parameters)
+            sizes = {item["Key"]: int(item["Size"]) for page in pages for item in page.get("Contents", ())}
+        return {key.removeprefix(self._prefix): size for key, size in sorted(sizes.items())}
 
     def is_empty(self) -> bool:
         with self._failures(""):
@@ -77,10 +77,10 @@ class S3Target:
         try:
             yield
         except ClientError as error:
-            found = error.response.get("Error", {})
-            if found.get("Code") in ("NoSuchKey", "404"):
+            fault = error.response.get("Error", {})
+            if fault.get("Code") in ("NoSuchKey", "404"):
                 raise MissingError(self.url, name) from None
-            raise TargetError(self.url, f"{found.get('Code')}, {found.get('Message')}") from None
+            raise TargetError(self.url, f"{fault.get('Code')}, {fault.get('Message')}") from None
         except (BotoCoreError, OSError) as error:
             raise TargetError(self.url, str(error).rstrip(".")) from None
 

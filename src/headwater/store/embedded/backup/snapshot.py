@@ -73,11 +73,11 @@ def frozen(path: Path) -> Iterator[Frozen]:
 
 def _log_state(log_index: int) -> bytes | None:
     """The header of the WAL index if the whole WAL is in the database file."""
-    found = os.pread(log_index, _MOVED_AT + _FRAMES.size, 0)
-    header = found[:_HEADER_BYTES]
-    if len(found) < _MOVED_AT + _FRAMES.size or header != found[_HEADER_BYTES:_MOVED_AT]:
+    data = os.pread(log_index, _MOVED_AT + _FRAMES.size, 0)
+    header = data[:_HEADER_BYTES]
+    if len(data) < _MOVED_AT + _FRAMES.size or header != data[_HEADER_BYTES:_MOVED_AT]:
         return None
-    return header if header[_FRAMES_AT : _FRAMES_AT + _FRAMES.size] == found[_MOVED_AT:] else None
+    return header if header[_FRAMES_AT : _FRAMES_AT + _FRAMES.size] == data[_MOVED_AT:] else None
 
 
 def copy_blocks(

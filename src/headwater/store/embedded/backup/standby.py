@@ -32,7 +32,6 @@ from headwater.store.embedded.backup.formats import FORMAT_NAME, BackupTimeline,
 from headwater.store.embedded.backup.restoring import IndexEnd, finish, fold_parts, plan_restore, write_index
 from headwater.store.embedded.backup.snapshot import Progress
 from headwater.store.embedded.backup.targets import BackupTarget, check_claimed
-from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.layout import share
 from headwater.store.embedded.timelines import now_us
 
@@ -182,18 +181,7 @@ def _read_source(folder: Path) -> StandbySource | None:
 
 
 def _write_source(directory: Path, source: StandbySource) -> None:
-    folder = directory / layout.STANDBY
-    disk = RealDisk(folder)
-    file = disk.open(f"{_SOURCE_NAME}.new")
-    try:
-        file.truncate(0)
-        file.write(0, msgspec.json.encode(source))
-        file.sync()
-    finally:
-        file.close()
-    share(folder / f"{_SOURCE_NAME}.new", directory)
-    disk.rename(f"{_SOURCE_NAME}.new", _SOURCE_NAME)
-    disk.sync_names()
+    layout.write_file(directory / layout.STANDBY, _SOURCE_NAME, msgspec.json.encode(source), directory)
 
 
 def source_of(directory: Path) -> StandbySource | None:

@@ -105,12 +105,12 @@ class JournalTail:
         batches: list[JournalBatch] = []
         after, expected, size = self.mark.digest, self.mark.sequence + 1, 0
         while self._open is not None and size < bytes_max:
-            found = self._read_batch(self._open)
-            if found is None:
+            frame = self._read_batch(self._open)
+            if frame is None:
                 if not batches:
                     self._check_end(self._open)
                 break
-            flags, batch = found
+            flags, batch = frame
             if flags & SEAL:
                 self._leave(self._open.number)
                 continue
@@ -128,14 +128,14 @@ class JournalTail:
 
     def _read_batch(self, at: _Open) -> tuple[int, JournalBatch] | None:
         """Return the flags and the next batch, and advance."""
-        found = read_batch(self._data, self._data_at, at.salt)
-        if found is None:
+        frame = read_batch(self._data, self._data_at, at.salt)
+        if frame is None:
             self._data, self._data_at = self._read_ahead(at), 0
-            found = read_batch(self._data, 0, at.salt)
-        if found is None:
+            frame = read_batch(self._data, 0, at.salt)
+        if frame is None:
             self._data = b""
             return None
-        sequence, flags, moment, payload, end = found
+        sequence, flags, moment, payload, end = frame
         self._open = at._replace(position=at.position + end - self._data_at)
         self._data_at = end
         return flags, JournalBatch(segment_name(at.number), at.position, sequence, moment, payload)

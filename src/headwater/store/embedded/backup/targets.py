@@ -52,15 +52,15 @@ class DirectoryTarget:
 
     def sizes(self, prefix: str, after: str = "") -> dict[str, int]:
         with self._failures():
-            found = {}
+            sizes = {}
             for folder, _, names in os.walk(self._root / prefix, onerror=_raise_unless_missing):
                 for name in names:
                     path = Path(folder) / name
                     relative = path.relative_to(self._root).as_posix()
                     if not name.endswith(".new") and relative > after:
                         with contextlib.suppress(FileNotFoundError):
-                            found[relative] = path.stat().st_size
-            return dict(sorted(found.items()))
+                            sizes[relative] = path.stat().st_size
+            return dict(sorted(sizes.items()))
 
     def is_empty(self) -> bool:
         with self._failures():

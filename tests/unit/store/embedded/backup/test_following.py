@@ -8,9 +8,8 @@ from typing import cast
 import pytest
 
 from headwater import limits
-from headwater.store.embedded.backup.backing_up import Backup, Copy
+from headwater.store.embedded.backup.backing_up import Backup, Copy, base_every_s, follow
 from headwater.store.embedded.backup.failures import BackupError, TargetError
-from headwater.store.embedded.backup.following import base_every_s, follow
 
 
 class Steps:

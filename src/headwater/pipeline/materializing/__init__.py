@@ -1,0 +1,1 @@
+"""Keeps Delta tables of the current state of state streams, or of its history."""

@@ -1,0 +1,147 @@
+"""Applies a batch in the driver: finds resets and new incarnations of streams, runs the merge, and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from headwater.errors import OptionError
+from headwater.pipeline.lake import DataFile, TableBatch
+from headwater.pipeline.materializing.batches import (
+    Cuts,
+    NewIncarnation,
+    check_forward,
+    cuts_of,
+    joined,
+    new_lives,
+    noted_streams,
+    quarantined,
+    resets,
+)
+from headwater.pipeline.materializing.buckets import BucketWork, Done
+from headwater.pipeline.materializing.layout import Layout
+from headwater.pipeline.materializing.merges import merge_here
+from headwater.pipeline.materializing.tables import (
+    QUARANTINED,
+    REMEMBERED,
+    STREAMS,
+    StreamsTable,
+    Tables,
+    commit,
+    files_of,
+    read_streams,
+)
+
+Run: TypeAlias = Callable[[BucketWork], list[Done]]  # merges every bucket of a batch
+
+
+class Applier:
+    """Applies the batches of one job, one after the other, each with a MERGE or by buckets."""
+
+    def __init__(self, tables: Tables, layout: Layout) -> None:
+        self._tables = tables
+        self._layout = layout
+        self._streams: StreamsTable | None = None  # after the previous batch
+
+    def check_owner(self, job: str) -> None:
+        """Refuse a history that another job wrote, because its events would be in it twice."""
+        if not self._layout.is_history or self._layout.sequence is not None:
+            return
+        table = self._tables.rows.open()
+        if table.transaction_version(job) is None and table.file_uris():
+            message = (
+                f"the history in {table.table_uri} has another checkpoint; with this one, events would be in it twice"
+            )
+            raise OptionError(f"{message}; use that checkpoint, or delete the table and the tables beside it")
+
+    def is_done(self, batch: TableBatch) -> bool:
+        return batch.is_done(self._tables.rows.open())
+
+    def check(self, batch: TableBatch) -> None:
+        """Refuse a batch whose number was used for other rows. Within a run, numbers only increase."""
+        others = (self._tables.quarantine, self._tables.streams, self._tables.remembered)
+        for lake in (self._tables.rows, *(others if self._streams is None else ())):
+            if lake.exists():
+                batch.check(lake.open())
+
+    def apply_here(self, events: pa.Table, batch: TableBatch, starts: Mapping[str, int] | None = None) -> None:
+        """Merge the changes in the driver, with all events in memory. `starts`: the first position of each stream."""
+        streams = self._known(batch)
+        check_forward(events, streams.lives, starts or {})
+        lives = joined(new_lives(events, streams.lives))
+        cuts = cuts_of(streams, lives, resets(events))
+        bad = quarantined(events, batch)
+        self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
+        noted = self._commit_streams(lives, cuts, batch)
+        batch = _changing(batch, quarantine=bool(bad.num_rows), streams=bool(noted.num_rows))
+        batch = merge_here(self._tables, self._layout, events, cuts, batch=batch)
+        commit(self._tables.rows, [], [], batch=batch, always=True)
+        streams.note(noted)
+
+    def apply_buckets(self, run: Run, batch: TableBatch, starts: Mapping[str, int] | None = None) -> None:
+        """Merge the buckets in tasks. The new files replace those that the tasks have read."""
+        streams = self._known(batch)
+        table = self._tables.rows.open()
+        remembered = self._tables.remembered.open() if self._layout.sequence is not None else None
+        work = BucketWork(
+            tables=self._tables,
+            layout=self._layout,
+            rows=files_of(table),
+            remembered={} if remembered is None else files_of(remembered),
+            lives=streams.lives,
+            cuts=cuts_of(streams, [], []),
+            batch=batch,
+            starts=starts or {},
+        )
+        done = run(work)
+        lives = joined(life for one in done for life in one.lives)
+        cuts = cuts_of(streams, lives, [reset for one in done for reset in one.resets])
+        if cuts.new:
+            done = run(msgspec.structs.replace(work, cuts=cuts))
+        bad = [file for one in done for file in one.quarantine]
+        self._commit_quarantine(bad, batch)
+        noted = self._commit_streams(lives, cuts, batch)
+        batch = _changing(batch, quarantine=bool(bad), streams=bool(noted.num_rows))
+        self._commit_buckets(done, msgspec.structs.replace(work, batch=batch), table, remembered)
+        streams.note(noted)
+
+    def _known(self, batch: TableBatch) -> StreamsTable:
+        if self._streams is None:
+            self._streams = read_streams(self._tables, batch)
+        return self._streams
+
+    def _commit_quarantine(self, files: list[DataFile], batch: TableBatch) -> None:
+        commit(self._tables.quarantine, files, [], batch=batch)
+
+    def _commit_streams(self, lives: Sequence[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
+        rows = noted_streams(lives, cuts, batch)
+        files = [self._tables.streams.write(rows, {})] if rows.num_rows else []
+        commit(self._tables.streams, files, [], batch=batch)
+        return rows
+
+    def _commit_buckets(
+        self, done: Sequence[Done], work: BucketWork, table: DeltaTable, remembered: DeltaTable | None
+    ) -> None:
+        batch = work.batch
+        if remembered is not None:
+            removed = _named(work.remembered, {path for one in done for path in one.remembered_removed})
+            added = [file for one in done for file in one.remembered]
+            commit(self._tables.remembered, added, removed, batch=work.batch, table=remembered)
+            batch = batch.also(REMEMBERED) if added or removed else batch
+        removed = _named(work.rows, {path for one in done for path in one.rows_removed})
+        added = [file for one in done for file in one.rows]
+        commit(self._tables.rows, added, removed, batch=batch, table=table, always=True)
+
+
+def _changing(batch: TableBatch, *, quarantine: bool, streams: bool) -> TableBatch:
+    """The batch as it is committed to the table, with the tables beside it that it has changed."""
+    batch = batch.also(QUARANTINED) if quarantine else batch
+    return batch.also(STREAMS) if streams else batch
+
+
+def _named(files: dict[int, list[DataFile]], paths: set[str]) -> list[DataFile]:
+    return [file for some in files.values() for file in some if file.path in paths]

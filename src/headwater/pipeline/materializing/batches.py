@@ -1,0 +1,148 @@
+"""The content of a batch: its changes, its bad events, and the cuts of its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import DataLossError
+from headwater.pipeline.lake import TableBatch
+from headwater.pipeline.materializing.layout import JOB, NUMBER, RESET, Layout
+from headwater.pipeline.materializing.tables import QUARANTINE, StreamsTable, stream_rows
+
+
+class NewIncarnation(msgspec.Struct, frozen=True, order=True):
+    """An incarnation of a stream that was not seen before."""
+
+    stream: str
+    incarnation: int
+    begin: int  # the first byte that was read of it
+    at: datetime | None
+
+
+class Reset(msgspec.Struct, frozen=True, order=True):
+    stream: str
+    incarnation: int
+    order: int
+    at: datetime | None
+
+
+class Cuts(msgspec.Struct, frozen=True):
+    """The cuts of streams (resets and new incarnations): the last one before a batch, and those in it."""
+
+    old: tuple[Reset, ...] = ()
+    new: tuple[Reset, ...] = ()
+    lives: tuple[
+        tuple[str, int, int], ...
+    ] = ()  # of streams whose incarnations do not increase: numbers in their place
+
+    def table(self, layout: Layout) -> pa.Table:
+        rows = [(cut, False) for cut in self.old] + [(cut, True) for cut in self.new]
+        names = ("stream", "incarnation", "order", "at")
+        columns = {name: [getattr(cut, name) for cut, _ in rows] for name in names}
+        return pa.table({**columns, "is_new": [is_new for _, is_new in rows]}, schema=layout.cuts)
+
+
+def changes(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_null(rows.column("control"))))
+
+
+def resets(rows: pa.Table) -> list[Reset]:
+    events = rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.equal(rows.column("control"), RESET)))
+    columns = (events.column(name).to_pylist() for name in ("stream", "incarnation", "order", "updated_at"))
+    return [Reset(*row) for row in zip(*columns, strict=True)]
+
+
+def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[NewIncarnation]:
+    lives = rows.group_by(["stream", "incarnation"]).aggregate([("begin", "min"), ("updated_at", "min")])
+    columns = (lives.column(name).to_pylist() for name in ("stream", "incarnation", "begin_min", "updated_at_min"))
+    return [NewIncarnation(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
+
+
+def check_forward(rows: pa.Table, known: Mapping[str, Mapping[int, int]], starts: Mapping[str, int]) -> None:
+    """Refuse events of a known incarnation that are before the start of the batch in their stream.
+
+    The stream is read again, because its server was restored and data loss is accepted. The table has rows of events
+    that were lost, and nothing tells them from the others.
+    """
+    firsts = rows.group_by(["stream", "incarnation"]).aggregate([("order", "min")])
+    for stream, life, order in zip(*(firsts.column(n).to_pylist() for n in firsts.column_names), strict=True):
+        if order < starts.get(stream, 0) and life in known.get(stream, ()):
+            message = f"{stream} was read up to position {starts[stream]}, and is read again from its beginning"
+            why = "its server was restored to an earlier state, and the table has rows of events that were lost"
+            raise DataLossError(f"{message}: {why}; start with a new table and a new checkpoint")
+
+
+def quarantined(rows: pa.Table, batch: TableBatch) -> pa.Table:
+    bad = rows.filter(pc.is_valid(rows.column("bad")))
+    columns = {
+        **{name: bad.column(name) for name in ("stream", "offset", "order", "type", "key", "message")},
+        "append_time": bad.column("updated_at"),
+        "reason": bad.column("bad"),
+        "job": pa.repeat(pa.scalar(batch.job, pa.string()), bad.num_rows),
+        "batch": pa.repeat(pa.scalar(batch.number, pa.int64()), bad.num_rows),
+    }
+    arrays = [columns[field.name].cast(field.type) for field in QUARANTINE]
+    return pa.Table.from_arrays(arrays, schema=QUARANTINE)
+
+
+def kept_before(remembered: pa.Table, batch: TableBatch) -> pa.Table:
+    """Kept events without those of this batch, which an attempt that was killed has added."""
+    if JOB not in remembered.column_names:
+        return remembered
+    same_job = pc.fill_null(pc.equal(remembered.column(JOB), batch.job), False)
+    same_batch = pc.fill_null(pc.equal(remembered.column(NUMBER), batch.number), False)
+    before = remembered.filter(pc.invert(pc.and_(same_job, same_batch)))
+    return kept_by(before, TableBatch("", -1, made_of=0))  # a table of an earlier version does not have the batches
+
+
+def kept_by(remembered: pa.Table, batch: TableBatch) -> pa.Table:
+    """Kept events to store: those without a batch are of this one."""
+    for name, value in ((JOB, batch.job), (NUMBER, batch.number)):
+        if name in remembered.column_names:
+            place = remembered.schema.get_field_index(name)
+            column = pc.fill_null(remembered.column(name), value)
+            remembered = remembered.set_column(place, remembered.schema.field(place), column)
+    return remembered
+
+
+def joined(lives: Iterable[NewIncarnation]) -> list[NewIncarnation]:
+    """Merge the results of many tasks to one row for each incarnation."""
+    by_incarnation: dict[tuple[str, int], NewIncarnation] = {}
+    for life in lives:
+        before = by_incarnation.setdefault((life.stream, life.incarnation), life)
+        times = [at for at in (before.at, life.at) if at is not None]
+        first = NewIncarnation(life.stream, life.incarnation, min(before.begin, life.begin), min(times, default=None))
+        by_incarnation[(life.stream, life.incarnation)] = first
+    return sorted(by_incarnation.values(), key=lambda life: (life.stream, life.incarnation))
+
+
+def cuts_of(streams: StreamsTable, lives: Iterable[NewIncarnation], new_resets: Iterable[Reset]) -> Cuts:
+    """A known stream has a cut where another incarnation starts at its first byte. A fork has the offsets of its source
+    up to the point of the fork, and continues there without a cut."""
+    seen = {stream: dict(known) for stream, known in streams.lives.items()}
+    new = list(new_resets)
+    for life in lives:
+        if life.begin == 0 and seen.get(life.stream):
+            new.append(Reset(life.stream, life.incarnation, 0, life.at))
+        known = seen.setdefault(life.stream, {})
+        known.setdefault(life.incarnation, len(known))
+    old = [Reset(stream, *cut) for stream, cut in streams.cuts.items()]  # type: ignore[arg-type]
+    lives_by_age = [
+        (stream, life, number - len(known))  # negative, as no incarnation is
+        for stream, known in seen.items()
+        if list(known) != sorted(known)
+        for life, number in known.items()
+    ]
+    ordered = sorted(new, key=lambda cut: (cut.stream, cut.incarnation, cut.order))
+    return Cuts(tuple(old), tuple(ordered), tuple(lives_by_age))
+
+
+def noted_streams(lives: Iterable[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
+    seen = [(life.stream, life.incarnation, life.begin, life.at, False) for life in lives]
+    cut = [(one.stream, one.incarnation, one.order, one.at, True) for one in cuts.new]
+    return stream_rows(seen + cut, batch)

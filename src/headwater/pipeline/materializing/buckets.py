@@ -1,0 +1,116 @@
+"""The merge in the executors: each task reads buckets of the table, merges the events, and rewrites the buckets.
+
+The batch is read once. Tasks start before it is known whether the batch has a cut, which is rare. If it has one, their
+files are discarded, and the merge is repeated with the cut, also in buckets without events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from headwater.pipeline.lake import DataFile, Lake, TableBatch
+from headwater.pipeline.materializing.batches import (
+    Cuts,
+    NewIncarnation,
+    Reset,
+    changes,
+    check_forward,
+    kept_before,
+    kept_by,
+    new_lives,
+    quarantined,
+    resets,
+)
+from headwater.pipeline.materializing.layout import BUCKET, CURRENT, Layout, aligned
+from headwater.pipeline.materializing.merging import Merged, merge
+from headwater.pipeline.materializing.tables import Tables, read_files
+from headwater.spark.workers import keep_memory
+
+
+class Done(msgspec.Struct, kw_only=True):
+    """The result of one bucket."""
+
+    rows: list[DataFile] = []
+    rows_removed: list[str] = []
+    remembered: list[DataFile] = []
+    remembered_removed: list[str] = []
+    quarantine: list[DataFile] = []
+    lives: list[NewIncarnation] = []
+    resets: list[Reset] = []
+
+
+class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a task. Pickled."""
+
+    tables: Tables
+    layout: Layout
+    rows: dict[int, list[DataFile]]
+    remembered: dict[int, list[DataFile]]
+    lives: Mapping[str, Mapping[int, int]]
+    cuts: Cuts
+    batch: TableBatch
+    starts: Mapping[str, int] = {}
+
+    def run(self, events: pa.Table) -> Done:
+        keep_memory()
+        bucket = events.column(BUCKET)[0].as_py()
+        events = events.filter(pc.is_valid(events.column("stream")))
+        check_forward(events, self.lives, self.starts)
+        done = Done(lives=new_lives(events, self.lives), resets=resets(events))
+        bad = quarantined(events, self.batch)
+        if bad.num_rows:
+            done.quarantine = [self.tables.quarantine.write(bad, {})]
+        changed = aligned(changes(events), self.layout.events)
+        if changed.num_rows or self.cuts.new:
+            self._merge(bucket, changed, done)
+        return done
+
+    def _merge(self, bucket: int, events: pa.Table, done: Done) -> None:
+        layout = self.layout
+        files, noted = self.rows.get(bucket, []), self.remembered.get(bucket, [])
+        if layout.is_history and layout.sequence is None:
+            files = [file for file in files if file.partition[CURRENT] == "true"]
+        rows = read_files(self.tables.rows, files, layout.rows)
+        remembered = kept_before(read_files(self.tables.remembered, noted, layout.remembered), self.batch)
+        merged = merge(layout, rows, remembered, events, self.cuts.table(layout), self.cuts.lives)
+        if merged.rows_changed:
+            done.rows, done.rows_removed = self._written(bucket, merged), [file.path for file in files]
+        if merged.remembered_changed:
+            done.remembered = _write(
+                self.tables.remembered, kept_by(merged.remembered, self.batch), {BUCKET: str(bucket)}
+            )
+            done.remembered_removed = [file.path for file in noted]
+
+    def _written(self, bucket: int, merged: Merged) -> list[DataFile]:
+        rows, lake = merged.rows, self.tables.rows
+        if not self.layout.is_history:
+            return _write(lake, rows, {BUCKET: str(bucket)})
+        is_current, rows = rows.column(CURRENT), rows.drop_columns(CURRENT)
+        parts = {"true": rows.filter(is_current), "false": rows.filter(pc.invert(is_current))}
+        return [
+            file for name, part in parts.items() for file in _write(lake, part, {BUCKET: str(bucket), CURRENT: name})
+        ]
+
+
+def _write(lake: Lake, rows: pa.Table, partition: dict[str, str]) -> list[DataFile]:
+    return [lake.write(rows, partition)] if rows.num_rows else []
+
+
+def run_buckets(events: DataFrame, work: BucketWork) -> list[Done]:
+    """Merge in tasks, one bucket at a time."""
+    if work.cuts.new:  # which can remove rows from any bucket
+        every = [(bucket,) for bucket in sorted({*work.rows, *work.remembered})]
+        if every:
+            others = events.sparkSession.createDataFrame(every, f"{BUCKET} INT")
+            events = events.unionByName(others, allowMissingColumns=True)
+
+    def run(rows: pa.Table) -> pa.Table:
+        return pa.table({"done": [msgspec.json.encode(work.run(rows))]})
+
+    answers = events.groupBy(BUCKET).applyInArrow(run, "done BINARY").collect()
+    return [msgspec.json.decode(bytes(row.done), type=Done) for row in answers]

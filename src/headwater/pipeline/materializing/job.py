@@ -1,0 +1,130 @@
+"""The job `materialize`: keeps a Delta table of the current state of state streams, or of its history."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater import limits
+from headwater.pipeline.checkpoints import beside, check_file_system, ends_of, has_begun, range_of
+from headwater.pipeline.growth import GrowthWatch
+from headwater.pipeline.lake import TableBatch, telling_conflicts
+from headwater.pipeline.locations import absolute, check_apart, check_surroundings
+from headwater.pipeline.materializing.applying import Applier
+from headwater.pipeline.materializing.buckets import run_buckets
+from headwater.pipeline.materializing.events import EventColumns
+from headwater.pipeline.materializing.layout import Layout
+from headwater.pipeline.materializing.settings import MaterializeSettings, settings_of
+from headwater.pipeline.materializing.tables import (
+    Tables,
+    buckets_for,
+    files_of,
+    group_of,
+    has_many_files,
+    prepare,
+    tables_at,
+)
+from headwater.pipeline.options import MaterializeOptions
+from headwater.pipeline.running import StreamingJob, start_query
+from headwater.pipeline.sources import JobSource
+from headwater.pipeline.upkeep import TableUpkeep
+from headwater.spark.positions import byte_position
+
+log = logging.getLogger(__name__)
+
+
+def start(spark: SparkSession, options: MaterializeOptions) -> StreamingJob:
+    """Start the job."""
+    settings = settings_of(options)
+    table = absolute(options.table)
+    source = JobSource(options)
+    place = beside(table, "checkpoint", options.checkpoint)
+    tables = tables_at(table)
+    check_apart({"the checkpoint": place, **tables.locations()})
+    check_surroundings(table)
+    source.check()
+    check_file_system(spark, place)
+    if not has_begun(place):
+        source.check_streams()
+    columns = EventColumns(settings)
+    rows = source.rows(
+        spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
+    )
+    layout = columns.layout(rows)
+    if options.buckets is None and not tables.rows.exists():
+        settings = msgspec.structs.replace(settings, buckets=buckets_for(source.size()))
+    settings = prepare(tables, settings, layout, place)
+    if options.buckets not in (None, settings.buckets):
+        log.warning("%s has %d buckets; buckets=%d is for new tables", table, settings.buckets, options.buckets)
+    upkeep = TableUpkeep(options.compact_every, options.retain_hours)
+    growth = None
+    if not options.once:
+        retain_hours = options.retain_hours
+        growth = GrowthWatch(table, buckets=settings.buckets, every_s=options.every_s, retain_hours=retain_hours)
+    work = _Materializing(tables, settings, layout, place, upkeep, growth)
+    return start_query(
+        rows, work.work, name=options.label, checkpoint=place, once=options.once, every_s=options.every_s
+    )
+
+
+class _Materializing:
+    """Applies each batch, in the driver."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        settings: MaterializeSettings,
+        layout: Layout,
+        checkpoint: str,
+        upkeep: TableUpkeep,
+        growth: GrowthWatch | None,
+    ) -> None:
+        self._tables = tables
+        self._settings = settings
+        self._layout = layout
+        self._columns = EventColumns(settings)
+        self._checkpoint = checkpoint
+        self._upkeep = upkeep
+        self._growth = growth
+        self._applier: Applier | None = None
+        self._group = group_of(tables, layout, checkpoint)
+
+    def work(self, rows: DataFrame, number: int, job: str) -> None:
+        spark, table = rows.sparkSession, self._group.open()
+        batch = TableBatch(job, number, range_of(spark, self._checkpoint, number))
+        before = range_of(spark, self._checkpoint, number - 1) if number else None
+        self._group.check_before(table, batch, before)
+        applier = self._applier
+        if applier is None:
+            applier = Applier(self._tables, self._layout)
+            applier.check_owner(job)
+        applier.check(batch)
+        if applier.is_done(batch):  # by the previous run, which was killed before Spark recorded it
+            return
+        self._applier = applier
+        with telling_conflicts(self._tables.rows, batch):
+            self._apply(applier, self._columns.prepare(rows, number), batch, self._starts(spark, number))
+        tables = self._tables
+        if self._growth is not None and not self._growth.is_done:
+            by_bucket = files_of(tables.rows.open()).values()
+            self._growth.note({file.path: file.size for files in by_bucket for file in files})
+        self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
+
+    def _starts(self, spark: SparkSession, number: int) -> dict[str, int]:
+        """The position at which the batch starts in each stream, as far as offsets count bytes."""
+        ends = ends_of(spark, self._checkpoint, number - 1) if number else {}
+        return {path: start for path, end in ends.items() if (start := byte_position(end.offset)) is not None}
+
+    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: dict[str, int]) -> None:
+        path = self._settings.path
+        if path == "merge":
+            applier.apply_here(events.toArrow(), batch, starts)
+            return
+        if path == "auto" and not has_many_files(self._tables.rows):
+            some = events.limit(limits.PIPELINE_MERGE_EVENTS + 1).toArrow()
+            if some.num_rows <= limits.PIPELINE_MERGE_EVENTS:
+                applier.apply_here(some, batch, starts)
+                return
+        applier.apply_buckets(lambda work: run_buckets(events, work), batch, starts)

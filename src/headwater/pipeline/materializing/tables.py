@@ -1,0 +1,256 @@
+"""The tables of a job: the rows, the events kept for late ones, the streams with their cuts, and the quarantine.
+
+All but the rows are in tables beside it, so that readers do not see them. The commits of a batch have a fixed order:
+quarantine, streams, kept events, rows. Each records the batch, and is not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import TableNotFoundError
+
+from headwater import limits
+from headwater.errors import SchemaError
+from headwater.pipeline.belonging import TableGroup
+from headwater.pipeline.checkpoints import beside
+from headwater.pipeline.features import check_writable
+from headwater.pipeline.lake import DataFile, Lake, TableBatch
+from headwater.pipeline.materializing.layout import BUCKET, CURRENT, TIME, Layout, aligned
+from headwater.pipeline.materializing.settings import MaterializeSettings
+
+REMEMBERED, STREAMS, QUARANTINED = "tombstones", "streams", "quarantine"  # the tables beside the table
+
+_SETTINGS = "headwater.materialize"
+_STREAMS = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("incarnation", pa.int64()),
+        ("order", pa.int64()),
+        ("at", TIME),
+        ("is_cut", pa.bool_()),
+        ("job", pa.string()),
+        ("batch", pa.int64()),
+    ]
+)
+QUARANTINE = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("offset", pa.string()),
+        ("order", pa.int64()),
+        ("append_time", TIME),
+        ("type", pa.string()),
+        ("key", pa.string()),
+        ("reason", pa.string()),
+        ("message", pa.string()),
+        ("job", pa.string()),
+        ("batch", pa.int64()),
+    ]
+)
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """The locations of the tables."""
+
+    rows: Lake
+    remembered: Lake
+    streams: Lake
+    quarantine: Lake
+
+    def locations(self) -> dict[str, str]:
+        names = ("the table", "the table of kept events", "the table of streams", "the quarantine")
+        lakes = (self.rows, self.remembered, self.streams, self.quarantine)
+        return {name: lake.uri for name, lake in zip(names, lakes, strict=True)}
+
+
+def tables_at(uri: str) -> Tables:
+    uri = uri.rstrip("/")
+    return Tables(Lake(uri), *(Lake(f"{uri}.{name}") for name in (REMEMBERED, STREAMS, QUARANTINED)))
+
+
+def buckets_for(stream_bytes: int) -> int:
+    """The number of buckets of a new table, by the size of its streams: a power of two within limits."""
+    wanted = -(-stream_bytes // limits.PIPELINE_BUCKET_STREAM_BYTES)
+    within = min(max(wanted, limits.PIPELINE_BUCKETS_MIN), limits.PIPELINE_BUCKETS_MAX)
+    return 1 << (within - 1).bit_length()
+
+
+def group_of(tables: Tables, layout: Layout, checkpoint: str | None = None) -> TableGroup:
+    """The tables that a job with this layout has, and its checkpoint."""
+    kept = {} if layout.sequence is None else {REMEMBERED: tables.remembered}
+    others = {STREAMS: tables.streams, QUARANTINED: tables.quarantine, **kept}
+    return TableGroup(tables.rows, others, beside(tables.rows.uri, "checkpoint", checkpoint))
+
+
+def prepare(
+    tables: Tables, settings: MaterializeSettings, layout: Layout, checkpoint: str | None = None
+) -> MaterializeSettings:
+    """Create the tables, or check existing ones and add missing columns. Returns the settings that apply."""
+    group = group_of(tables, layout, checkpoint)
+    if tables.rows.exists():
+        settings = _checked(tables.rows.open(), settings)
+    _check(tables, layout)
+    group.check()
+    if layout.sequence is not None:
+        _fit(tables.remembered, layout.remembered, [BUCKET], {})
+    tables.streams.create(_STREAMS)
+    tables.quarantine.create(QUARANTINE)
+    lasting = {_SETTINGS: json.dumps(settings.lasting()), **group.properties()}
+    partitions = [BUCKET, CURRENT] if layout.is_history else [BUCKET]
+    _fit(tables.rows, layout.rows, partitions, lasting)  # last: an existing table has the others beside it
+    return settings
+
+
+def _check(tables: Tables, layout: Layout) -> None:
+    """Refuse tables that cannot be used, before anything is written."""
+    _missing(tables.rows, layout.rows)
+    if layout.sequence is not None:
+        _missing(tables.remembered, layout.remembered)
+    tables.streams.check(_STREAMS, removes=False)
+    tables.quarantine.check(QUARANTINE, removes=False)
+
+
+def _checked(table: DeltaTable, settings: MaterializeSettings) -> MaterializeSettings:
+    text = table.metadata().configuration.get(_SETTINGS)
+    if text is None:
+        raise SchemaError(f"{table.table_uri} was not created by materialize; use another table")
+    before, now = json.loads(text), settings.lasting()
+    settings = msgspec.structs.replace(settings, buckets=before["buckets"])
+    for name, value in before.items():
+        if name != "buckets" and now.get(name) != value:
+            message = f"{table.table_uri} was created with {name}={value!r}, not {now.get(name)!r}"
+            raise SchemaError(f"{message}; materialize into another table")
+    return settings
+
+
+def _fit(lake: Lake, schema: pa.Schema, partitions: Sequence[str], configuration: dict[str, str]) -> None:
+    table = lake.create(_with_bucket(schema), partitions, configuration)
+    if added := _missing(lake, schema):
+        table.alter.add_columns(added)
+
+
+def _missing(lake: Lake, schema: pa.Schema) -> list[Field]:
+    """The columns that a table does not have yet. Refuses one that cannot be written, or has other columns."""
+    try:
+        table = lake.open()
+    except TableNotFoundError:
+        return []
+    check_writable(table, removes=True)
+    there = {field.name: field for field in table.schema().fields}
+    fields = Schema.from_arrow(_with_bucket(schema)).fields
+    for field in fields:
+        existing = there.get(field.name)
+        if existing is not None and existing.type != field.type:
+            message = f"{field.name} is {_name(existing.type)} in {lake.uri}, not {_name(field.type)}"
+            raise SchemaError(f"{message}; keep its type, or materialize into another table")
+    missing = sorted(there.keys() - {field.name for field in fields})
+    if missing:
+        raise SchemaError(f"{lake.uri} has columns that the schema lacks: {', '.join(missing)}; add them to the schema")
+    return [field for field in fields if field.name not in there]
+
+
+def _with_bucket(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, pa.field(BUCKET, pa.int32())])
+
+
+def _name(kind: object) -> str:
+    return str(getattr(kind, "type", kind))
+
+
+def files_of(table: DeltaTable) -> dict[int, list[DataFile]]:
+    """The files of a table by bucket."""
+    by_bucket: dict[int, list[DataFile]] = {}
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if not actions.num_rows:
+        return by_bucket
+    is_current = f"partition.{CURRENT}"
+    for row in actions.select([n for n in actions.column_names if n in _ACTION_COLUMNS or n == is_current]).to_pylist():
+        partition = {BUCKET: str(row[f"partition.{BUCKET}"])}
+        if is_current in row:
+            partition[CURRENT] = "true" if row[is_current] else "false"
+        file = DataFile(row["path"], row["size_bytes"], partition, "")
+        by_bucket.setdefault(row[f"partition.{BUCKET}"], []).append(file)
+    return by_bucket
+
+
+def has_many_files(lake: Lake) -> bool:
+    """Whether to rewrite buckets, which merges their files, because each MERGE adds files."""
+    by_bucket = files_of(lake.open()).values()
+    return sum(map(len, by_bucket)) > limits.PIPELINE_BUCKET_FILES_MAX * max(1, len(by_bucket))
+
+
+_ACTION_COLUMNS = ("path", "size_bytes", f"partition.{BUCKET}")
+
+
+def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
+    """The rows of files, with the columns of a schema, including partition columns."""
+    if not files:
+        return schema.empty_table()
+    parts = []
+    storage = lake.files()
+    for file in files:
+        with storage.open_input_file(file.path) as source:
+            rows = pq.read_table(source, partitioning=None)
+        if CURRENT in file.partition:
+            rows = rows.append_column(CURRENT, pa.repeat(pa.scalar(file.partition[CURRENT] == "true"), rows.num_rows))
+        if BUCKET in schema.names:
+            bucket = pa.scalar(int(file.partition[BUCKET]), pa.int32())
+            rows = rows.append_column(BUCKET, pa.repeat(bucket, rows.num_rows))
+        parts.append(aligned(rows, schema))
+    return pa.concat_tables(parts)
+
+
+class StreamsTable:
+    """The incarnations of streams, numbered as they were seen, and the last cut of each stream.
+
+    A fork has a lower incarnation than the stream before it at its path, if its source is older.
+    """
+
+    def __init__(self) -> None:
+        self.lives: dict[str, dict[int, int]] = {}
+        self.cuts: dict[str, tuple[int, int, object]] = {}
+
+    def note(self, rows: pa.Table) -> None:
+        ordered = sorted(rows.to_pylist(), key=lambda row: (row["batch"], row["incarnation"]))
+        for row in ordered:
+            lives = self.lives.setdefault(row["stream"], {})
+            lives.setdefault(row["incarnation"], len(lives))
+        cuts = [row for row in ordered if row["is_cut"]]
+        for row in sorted(cuts, key=lambda row: (self.lives[row["stream"]][row["incarnation"]], row["order"])):
+            self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
+
+
+def read_streams(tables: Tables, batch: TableBatch) -> StreamsTable:
+    """The streams of earlier batches. Rows of this batch, from an attempt that was killed, are ignored."""
+    rows = pa.table(tables.streams.open().to_pyarrow_table())
+    streams = StreamsTable()
+    kept = [row for row in rows.to_pylist() if row["job"] != batch.job or row["batch"] < batch.number]
+    streams.note(pa.Table.from_pylist(kept, schema=_STREAMS))
+    return streams
+
+
+def stream_rows(entries: Sequence[tuple[str, int, int, object, bool]], batch: TableBatch) -> pa.Table:
+    rows = [dict(zip(_STREAMS.names, (*one, batch.job, batch.number), strict=True)) for one in entries]
+    return pa.Table.from_pylist(rows, schema=_STREAMS)
+
+
+def commit(
+    lake: Lake,
+    added: Sequence[DataFile],
+    removed: Sequence[DataFile],
+    *,
+    batch: TableBatch,
+    table: DeltaTable | None = None,
+    always: bool = False,
+) -> None:
+    """Commit files, unless the batch was committed before. Without files, the batch is committed if `always` is set."""
+    if not added and not removed and not always:
+        return
+    table = table or lake.open()
+    if not batch.is_done(table):
+        lake.commit(table, added, batch=batch, removing=removed)

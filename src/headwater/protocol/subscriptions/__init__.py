@@ -1,0 +1,1 @@
+"""The vocabulary of subscriptions, shared by server and client."""

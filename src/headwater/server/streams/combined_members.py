@@ -1,0 +1,114 @@
+"""The streams of a subscription as those of a combined feed: streams that join it are followed as well."""
+
+from __future__ import annotations
+
+from headwater.errors import HeadwaterError, InvalidQueryError
+from headwater.protocol.streams.combined import Reached, StreamStart, key_of
+from headwater.server.http import Request
+from headwater.server.live_places import LivePlace
+from headwater.server.service import Service
+from headwater.server.streams.combined_feeds import CLOSED, FORBIDDEN, CombinedFeed
+from headwater.server.subscriptions.control import visible_subscription
+
+
+class SubscribedStreams:
+    """The `Membership` of a feed. A stream begins where the subscription has acked it."""
+
+    def __init__(self, service: Service, request: Request, name: str) -> None:
+        self._service = service
+        self._request = request
+        self._subscription = visible_subscription(service, request, name)
+        self._feed: CombinedFeed | None = None
+        self._joining: set[str] = set()
+        self._over: set[str] = set()  # streams that the reader has read to their ends, or may not read
+        self._places: list[LivePlace] = []  # of streams that joined
+
+    async def starts(self, reached: dict[int, Reached]) -> dict[int, StreamStart]:
+        """The streams that exist now. One that the reader has read to its end is left out."""
+        starts: dict[int, StreamStart] = {}
+        async for link in self._subscription.links.after(""):
+            stream, key = link.stream, key_of(link.path)
+            if stream is None:
+                continue
+            if key in starts:
+                raise InvalidQueryError(f"{link.path!r} and {starts[key].path!r} have one key; follow them by stream=")
+            place = reached.get(key)
+            if place is not None and place.over:
+                if stream.closed and place.offset == stream.offset(stream.tail):
+                    self._over.add(link.path)
+                    continue
+                del reached[key]  # another stream at the path
+            starts[key] = StreamStart(link.path, stream.offset(link.position))
+            if len(starts) > self._service.limits.combined_streams_max:
+                raise self._too_many()
+        return starts
+
+    def begin(self, feed: CombinedFeed) -> None:
+        self._feed = feed
+        self._subscription.readers[self] = None
+        self._service.tasks.start(self._join_all(feed))
+
+    async def _join_all(self, feed: CombinedFeed) -> None:
+        """Follow the streams that joined between the request and now."""
+        async for link in self._subscription.links.after(""):
+            if link.stream is not None:
+                self.note(link.path)
+            if not feed.is_open:
+                return
+
+    # From the subscription
+
+    def note(self, path: str) -> None:
+        """A stream of the subscription has new data."""
+        feed = self._feed
+        if path in self._over or path in self._joining:
+            return
+        if feed is not None and feed.is_open and key_of(path) not in feed:
+            self._joining.add(path)
+            self._service.tasks.start(self._join(feed, path))
+
+    async def _join(self, feed: CombinedFeed, path: str) -> None:
+        try:
+            link = await self._subscription.links.find(path)
+            is_new = key_of(path) not in feed and path in self and not self.is_over
+            if link.stream is None or not is_new or not feed.is_open:
+                return
+            if len(feed) >= self._service.limits.combined_streams_max:
+                raise self._too_many()
+            place = self._service.places.claim(self._service.limits, self._request, path)
+            if place is not None:
+                place.take()
+                self._places.append(place)
+            feed.follow(key_of(path), path, link.stream, link.stream.offset(link.position))
+        except HeadwaterError:
+            feed.finish()  # the reader gets the error when it reconnects
+        finally:
+            self._joining.discard(path)
+
+    def _too_many(self) -> InvalidQueryError:
+        most = self._service.limits.combined_streams_max
+        return InvalidQueryError(
+            f"the subscription {self._subscription.record.id!r} has more than {most} streams, and a connection follows "
+            "no more (combined_streams_max)"
+        )
+
+    # As the membership
+
+    @property
+    def is_over(self) -> bool:
+        return self._subscription.is_deleted
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._subscription.links
+
+    def left(self, path: str, end: str) -> None:
+        if end == FORBIDDEN:
+            self._over.add(path)
+        elif end != CLOSED:
+            self.note(path)  # it may exist again
+
+    def close(self) -> None:
+        self._feed = None
+        self._subscription.readers.pop(self, None)
+        for place in self._places:
+            place.leave()
