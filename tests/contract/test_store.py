@@ -18,11 +18,14 @@ from headwater.log.events import (
     DocumentWritten,
     Event,
     ForkAdded,
+    ForkReleased,
     SoftDeleted,
+    Trimmed,
 )
 from headwater.log.moments import NEVER
 from headwater.log.offsets import Span
 from headwater.log.producers import ProducerState, ProducerTuple, hash_of, key_of
+from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 from headwater.store.contract import Commit, Store
 from headwater.store.deadlines import MAX_ID, Deadline
@@ -354,8 +357,8 @@ def test_the_times_of_records_survive_the_fold(run: Run) -> None:
         for at_ms in (0, 1000, 1001, 2000, 2005, 2013, 2014, 2000 + (1 << 33)):
             expected = next(index for index, end in enumerate(ends) if end.at_ms >= at_ms)
             begins = ends[expected - 1].position if expected else 0
-            assert await bench.store.position_at(1, at_ms) == begins, at_ms
-        assert await bench.store.position_at(1, 2001 + (1 << 33)) is None
+            assert await bench.store.position_at(1, 0, at_ms) == begins, at_ms
+        assert await bench.store.position_at(1, 0, 2001 + (1 << 33)) is None
 
     run(body)
 
@@ -497,5 +500,67 @@ def test_streams_are_counted_through_creation_forks_and_deletion(run: Run) -> No
         assert bench.store.streams == 3  # one that only a fork reads is still there
         await bench.commit((Deleted(2),))
         assert bench.store.streams == 2
+
+    run(body)
+
+
+def test_a_trimmed_stream_is_read_from_its_first_record_on(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),), *[bench.append(1, 1000 + n, b"%02d" % n) for n in range(50)])
+        await bench.commit((Trimmed(1, 90, 1045, 98, 0, 90),))
+        await bench.commit(bench.append(1, 2000, b"50"))  # a store may free space now
+        state = await bench.store.load("a")
+        assert state is not None
+        assert (state.first, state.tail, state.first_ms, state.size) == (90, 102, 1045, 12)
+        assert await bench.read(1, 90, 102, 100) == b"454647484950"
+        assert await bench.store.records(1, 90, 102, 2) == [RecordEnd(92, 1045), RecordEnd(94, 1046)]
+        assert await bench.store.boundary(1, 95) == 94
+        assert await bench.store.position_at(1, 90, 0) == 90
+        assert await bench.store.position_at(1, 92, 0) == 92
+        assert await bench.store.position_at(1, 90, 1047) == 94
+        assert await bench.store.position_at(1, 90, 2001) is None
+        try:
+            assert await bench.read(1, 0, 4, 4) == b"0001"
+        except LookupError:
+            """It was freed."""
+
+    run(body)
+
+
+def test_a_fork_reads_what_its_source_trimmed(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),), *[bench.append(1, 1000, b"%02d" % n) for n in range(20)])
+        await bench.commit((Trimmed(1, 4, 1000, 38, 0, 4),))
+        await bench.commit((ForkAdded(1, 20), created(2, "b", lineage=(Span(1, 0, 20),), first=4)))
+        await bench.commit((Trimmed(1, 40, 0, 38, 0, 36),))
+        await bench.commit(bench.append(1, 2000, b"20"))
+        assert await bench.read(1, 4, 20, 100) == b"0203040506070809"
+        assert await bench.read(1, 40, 42, 100) == b"20"
+        await bench.commit((Deleted(2), ForkReleased(1)))
+        await bench.commit(bench.append(1, 2000, b"21"))
+        assert await bench.read(1, 40, 44, 100) == b"2021"
+        state = await bench.store.load("a")
+        assert state is not None
+        assert state.unread == ((0, 40),)
+
+    run(body)
+
+
+def test_streams_with_something_to_trim_are_due(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit(
+            (created(1, "age", b"x", retention=Retention(seconds=5)),),
+            (created(2, "bytes", b"xx", retention=Retention(bytes=3)),),
+            (created(3, "messages", b"x", retention=Retention(messages=2), messages=1),),
+            (created(4, "all", b"x", retention=Retention(compact=True)),),
+        )
+        assert await bench.due(-1, 6000) == []
+        assert await bench.due(-1, 6001) == ["age"]
+        await bench.commit(bench.append(2, 7000, b"xx"), (Appended(3, 1, 7001, b"y", messages=1),))
+        assert await bench.due(-1, 8000) == ["age", "bytes"]
+        await bench.commit((Appended(3, 2, 7001, b"z", messages=1),))
+        assert await bench.due(-1, 8000) == ["age", "bytes", "messages"]
+        await bench.commit((Trimmed(1, 1),), (Trimmed(2, 2, 7000, 2),), (Trimmed(3, 1, 7001, 2),))
+        assert await bench.due(-1, 10**15) == []
 
     run(body)

@@ -31,11 +31,9 @@ from headwater.log.commands import (
     Command,
     Create,
     Delete,
-    Expire,
     ForkRequest,
     Reply,
     WriteDocument,
-    WriteDocuments,
 )
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Offset
@@ -120,7 +118,7 @@ class Clients:
     async def _ask(self, command: Command) -> Reply:
         """Execute a command. After a crash there is no reply. With a working disk there are no internal errors."""
         try:
-            if not isinstance(command, WriteDocuments | Expire) and command.path.startswith(LOG_PREFIX):
+            if isinstance(command, Create | Append | Delete) and command.path.startswith(LOG_PREFIX):
                 reply = await self.tables.execute(command)
             else:
                 reply = await self._engine.execute(command)

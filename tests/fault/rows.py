@@ -163,4 +163,10 @@ async def _bytes(store: EmbeddedStore, path: str) -> object:
         whole += (await store.read(state.id, state.start + len(whole), state.tail, 500)).data
     records = await store.records(state.id, state.start, state.tail, 10_000)
     middle = await store.boundary(state.id, (state.start + state.tail) // 2)
-    return whole, records, middle, await store.position_at(state.id, FAR), await store.position_at(state.id, 0)
+    return (
+        whole,
+        records,
+        middle,
+        await store.position_at(state.id, state.start, FAR),
+        await store.position_at(state.id, state.start, 0),
+    )

@@ -18,6 +18,7 @@ from headwater.engine.messages import VisibleStream
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
+from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
@@ -35,6 +36,9 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     closed: bool
     last_seqno: int  # durable, for readers
     touched_ms: int  # time of the last stored renewal
+    first: int = 0  # durable, for readers, as are the next two
+    trimmed_seqno: int = 0
+    retention: Retention | None = None
     deleted: type[HeadwaterError] | None = None  # the error for readers after the stream was deleted
     pending: int = 0  # number of accepted events that are not durable yet
     live: Tail | None = None
@@ -42,12 +46,12 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     unwatched: int = 0  # the version of the `PathWatch` that has no interest in the path
     _info: VisibleStream | None = None  # cached
     _described: StreamState | None = None  # the state of the cached info,
-    _version: tuple[int, int, bool] = (0, 0, False)  # and its version, tail and whether it is closed
+    _version: tuple[object, ...] = ()  # and its version, and what of the stream changes when that is durable
 
     def info(self) -> VisibleStream:
         """The stream as readers see it. The result is cached until the stream changes."""
         state, info = self.state, self._info
-        now = (state.version, self.tail, self.closed)
+        now = (state.version, self.tail, self.closed, self.first, self.retention)
         if info is None or self._described is not state or self._version != now:
             self._info = info = self._describe(state)
             self._described, self._version = state, now
@@ -67,6 +71,9 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
             self.tail,
             self.closed,
             self.last_seqno,
+            self.first,
+            self.trimmed_seqno,
+            self.retention,
         )
 
     def check_not_deleted(self) -> None:
@@ -86,6 +93,9 @@ def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
         state.closed and durable,
         state.last_seqno if durable else 0,
         state.accessed_ms,
+        state.first,
+        state.trimmed_seqno,
+        state.retention,
         StreamGoneError if state.soft_deleted and durable else None,
     )
 

@@ -3,7 +3,7 @@
 writer         commands: decide, commit, publish
 reader         reads, live readers
 catalogue      the streams and documents in memory
-housekeeping   expiry and eviction
+housekeeping   expiry, retention and eviction
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from headwater.engine.ordering import ProducerOrder
 from headwater.engine.ranges import Ranges
 from headwater.engine.reader import DurableReader
 from headwater.engine.reporting import Busiest, EngineReport, Sampler
+from headwater.engine.retaining import Retainer
 from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
 from headwater.engine.writer import Writer
@@ -44,6 +45,7 @@ from headwater.errors import HeadwaterError
 from headwater.limits import LIST_PAGE_MAX, Limits
 from headwater.log.commands import Command, Reply
 from headwater.log.content import ContentKind
+from headwater.log.offsets import Offset
 from headwater.log.quotas import Prefixes, Usage
 from headwater.log.state import Document
 from headwater.store.contract import Store
@@ -91,7 +93,10 @@ class Engine:
         self._ranges = Ranges(store, self._reader)
         self._rows = Rows(self._reader)
         self._sampler = Sampler(catalogue)
-        self._housekeeping = Housekeeping(store, catalogue, self._live, limits, self.now_ms, self.execute)
+        self._retainer = Retainer(self._reader, self._ranges, self._rows, self.now_ms, self.execute)
+        self._housekeeping = Housekeeping(
+            store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due
+        )
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)
@@ -150,6 +155,16 @@ class Engine:
 
         self.submit(command, answered)
         return await future
+
+    async def retain(self, path: str, changes: tuple[tuple[str, int | bool | None], ...]) -> Reply:
+        """Change fields of the retention of a stream or table."""
+        return await self._retainer.retain(path, changes)
+
+    async def trim(
+        self, path: str, *, before: Offset | None = None, at_ms: int | None = None, seqno: int | None = None
+    ) -> Reply:
+        """Remove the records before an offset, a time or, of a table, before a row."""
+        return await self._retainer.trim(path, before=before, at_ms=at_ms, seqno=seqno)
 
     # Reading
 

@@ -30,6 +30,7 @@ class Housekeeping:
         limits: Limits,
         now_ms: Callable[[], int],
         expire: Callable[[Expire], Awaitable[Reply]],
+        trim: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -37,6 +38,7 @@ class Housekeeping:
         self._limits = limits
         self._now_ms = now_ms
         self._expire = expire
+        self._trim = trim  # what the retention of the stream at a path does not keep
         self._started_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._making_room = asyncio.Lock()
@@ -89,11 +91,17 @@ class Housekeeping:
         """One step of a sweep. It ends when its deletions are durable, so that the rate follows what the disk and the
         other writers allow. Returns where the next step begins."""
         due = await self._store.due(after, self._now_ms(), bounds.EXPIRE_STREAMS_MAX)
-        commands = [self._expire(Expire(path, self._now_ms())) for path in due.paths]
-        for result in await asyncio.gather(*commands, return_exceptions=True):
+        sweeps = [self._sweep(path) for path in due.paths]
+        for result in await asyncio.gather(*sweeps, return_exceptions=True):
             # A stream whose row is damaged stays, and the store has logged it. Other streams expire.
             if isinstance(result, BaseException) and not isinstance(result, DamagedDataError):
                 raise result
         await asyncio.sleep(0)
         self._deleted += sum(self._catalogue.newest(path) is None for path in due.paths)
         return due.next_after
+
+    async def _sweep(self, path: str) -> None:
+        await self._expire(Expire(path, self._now_ms()))
+        stream = self._catalogue.newest(path)
+        if stream is not None and stream.state.retention is not None and not stream.state.soft_deleted:
+            await self._trim(path)

@@ -13,6 +13,7 @@ import msgspec
 from headwater.errors import HeadwaterError
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Names, Offset, Span
+from headwater.log.retention import Retention
 from headwater.store.pieces import RecordEnd
 
 
@@ -31,6 +32,18 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
     tail: int
     closed: bool
     last_seqno: int = 0  # of a table
+    first: int = 0  # position of the first record that is there
+    trimmed_seqno: int = 0  # of a table: the last row that was trimmed
+    retention: Retention | None = None
+
+    @property
+    def first_offset(self) -> Offset:
+        return self.names.at(self.first)
+
+    @property
+    def first_seqno(self) -> int:
+        """Of a table: rows with smaller SeqNos are not there any more."""
+        return self.trimmed_seqno + 1
 
     @property
     def lineage(self) -> tuple[Span, ...]:

@@ -135,6 +135,7 @@ def _is_large(command: Append | Create, kind: ContentKind) -> bool:
 
 def _frame(command: Append | Create, messages_max: int) -> FramedBody:
     try:
-        return FramedBody(json_framing.stored(command.body, messages_max, may_be_empty=isinstance(command, Create)))
+        data, messages = json_framing.framed(command.body, messages_max, may_be_empty=isinstance(command, Create))
     except HeadwaterError as error:
         return FramedBody(b"", error)
+    return FramedBody(data, messages=messages)

@@ -26,24 +26,24 @@ class Ranges:
             start = self._reader.position_of(stream, message.offset)
             await self._reader.check_boundary(stream, start)
         else:
-            start = await self._position_at(stream, message.at_ms)
+            start = await self.position_at(stream, message.at_ms)
         ends: list[RecordEnd] = []
         position = start
         for owner, stop in owners(stream.id, info.lineage, start, end):
             if len(ends) < message.limit:
                 ends += await self._reader.own(
-                    stream, self._store.records(owner, position, stop, message.limit - len(ends))
+                    stream, self._store.records(owner, position, stop, message.limit - len(ends)), position
                 )
             position = stop
         return RecordsReply(info, start, end, tuple(ends))
 
-    async def _position_at(self, stream: LoadedStream, at_ms: int) -> int:
+    async def position_at(self, stream: LoadedStream, at_ms: int) -> int:
         """The position of the first record that was appended at or after a time; the tail if there is none."""
-        start = 0
-        for owner, stop in owners(stream.id, stream.state.lineage, 0, stream.tail):
-            position = await self._reader.own(stream, self._store.position_at(owner, at_ms))
+        start = stream.first
+        for owner, stop in owners(stream.id, stream.state.lineage, start, stream.tail):
+            position = await self._reader.own(stream, self._store.position_at(owner, start, at_ms), start)
             if position is not None and position < stop:
-                return max(start, position)
+                return position
             start = stop
         return stream.tail
 

@@ -25,7 +25,7 @@ from headwater.log.deciding import check_not_expired, is_expired
 from headwater.log.offsets import Offset, owners
 from headwater.log.state import Document
 from headwater.store.contract import Store
-from headwater.store.pieces import Piece, UnalignedReadError, join
+from headwater.store.pieces import Piece, RecordEnd, UnalignedReadError, join
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class DurableReader:
         return await self._read_from(stream, start, until, message.bytes_max)
 
     def position_of(self, stream: LoadedStream, offset: Offset | None) -> int:
-        return stream.state.names.resolve(stream.tail, offset, self._catalogue.timeline)
+        return stream.state.names.resolve(stream.tail, offset, self._catalogue.timeline, stream.first)
 
     async def read_more(self, message: ReadMore) -> ReadReply:
         stream = self._live.followed(message.stream_id)
@@ -123,6 +123,8 @@ class DurableReader:
 
     async def _read_from(self, stream: LoadedStream, start: int, until: int | None, bytes_max: int) -> ReadReply:
         info = stream.info()
+        if start < info.first:
+            raise info.names.trimmed(info.first, start)
         end = info.tail if until is None else min(until, info.tail)
         if start >= end:
             return ReadReply(info, start, start, until, b"")
@@ -150,7 +152,7 @@ class DurableReader:
             try:
                 whole = await self._store.read(stream.id, start, end, bytes_max)
             except (LookupError, UnalignedReadError) as error:
-                raise _refusal(stream, error) from None
+                raise _refusal(stream, error, start) from None
         if len(whole.data) >= bounds.LARGE_READ_BYTES:
             await self._pace(len(whole.data))
         return whole
@@ -160,7 +162,7 @@ class DurableReader:
         pieces: list[Piece] = []
         left = bytes_max
         for owner, stop in owners(stream.id, stream.state.lineage, start, end):
-            piece = await self.own(stream, self._store.read(owner, start, stop, left))
+            piece = await self.own(stream, self._store.read(owner, start, stop, left), start)
             if pieces and len(piece.data) > left:
                 break
             pieces.append(piece)
@@ -177,16 +179,23 @@ class DurableReader:
             return b""
         return (await self.piece(stream, position, stream.tail, 1)).data if position < stream.tail else b""
 
-    async def own(self, stream: LoadedStream, result: Awaitable[T]) -> T:
-        """Await a read of the store. Errors are mapped, because the stream may have been deleted in the meantime."""
+    async def own(self, stream: LoadedStream, result: Awaitable[T], start: int) -> T:
+        """Await a read of the store at a position. Errors are mapped, because the stream may have been deleted, or
+        trimmed, in the meantime."""
         try:
             return await result
         except (LookupError, UnalignedReadError) as error:
-            raise _refusal(stream, error) from None
+            raise _refusal(stream, error, start) from None
+
+    async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
+        """The end and time of the record that begins at a position, which is before the tail."""
+        owner, stop = next(iter(owners(stream.id, stream.state.lineage, position, stream.tail)))
+        return (await self.own(stream, self._store.records(owner, position, stop, 1), position))[0]
 
     async def check_boundary(self, stream: LoadedStream, position: int) -> None:
         """Refuse a position inside a record."""
-        if 0 < position < stream.tail and await self.boundary(stream, 0, position) != position:
+        first = stream.first
+        if first < position < stream.tail and await self.boundary(stream, first, position) != position:
             raise InvalidOffsetError(_INSIDE_A_RECORD)
 
     async def boundary(self, stream: LoadedStream, start: int, position: int) -> int:
@@ -194,7 +203,7 @@ class DurableReader:
         begin = start
         for owner, stop in owners(stream.id, stream.state.lineage, start, stream.tail):
             if position < stop:
-                return max(begin, await self.own(stream, self._store.boundary(owner, position)))
+                return max(begin, await self.own(stream, self._store.boundary(owner, position), start))
             begin = stop
         return begin
 
@@ -217,9 +226,11 @@ class DurableReader:
         return await self._store.documents(prefix, after, limit)
 
 
-def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError) -> HeadwaterError:
-    """The error for the client, for a read that the store refused."""
+def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError, start: int) -> HeadwaterError:
+    """The error for the client, for a read from a position that the store refused."""
     if isinstance(error, UnalignedReadError):
         return InvalidOffsetError(_INSIDE_A_RECORD)
     stream.check_not_deleted()
+    if start < stream.first:
+        return stream.state.names.trimmed(stream.first, start)
     return StreamNotFoundError("the stream was deleted")

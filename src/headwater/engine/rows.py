@@ -10,6 +10,7 @@ from __future__ import annotations
 from headwater.engine.catalogue import LoadedStream
 from headwater.engine.messages import FindRow, RowPosition, RowReply
 from headwater.engine.reader import DurableReader
+from headwater.errors import OffsetTrimmedError
 from headwater.limits import ROW_PROBE_BYTES
 from headwater.log.content import ContentKind
 from headwater.log.row_framing import last_seqno_of, position_after, seqno_of
@@ -33,18 +34,26 @@ class Rows:
         if since_id < 0:
             if table.kind is ContentKind.MIRROR:
                 return await self._last_rows(stream, -since_id)
-            since_id = max(0, table.last_seqno + since_id)
+            since_id = max(table.trimmed_seqno, table.last_seqno + since_id)
+        if since_id == 0:
+            since_id = table.trimmed_seqno
+        if since_id < table.trimmed_seqno:
+            raise OffsetTrimmedError(
+                f"rows up to {table.trimmed_seqno} were trimmed, so there may be changes after row {since_id} that are "
+                "not there any more; begin again with view=active or without since_id",
+                first_seqno=table.first_seqno,
+            )
         if since_id >= table.last_seqno:
             start = RowPosition(table.tail)
-        elif since_id == 0:
-            start = RowPosition(0)
+        elif since_id == table.trimmed_seqno:
+            start = RowPosition(table.first)
         else:
             start = await self._search(stream, since_id, table.tail, table.last_seqno)
         return RowReply(table, start, since_id)
 
     async def _search(self, stream: LoadedStream, since_id: int, end: int, end_seqno: int) -> RowPosition:
         """The first row after `since_id`, which is before `end`. SeqNos before `end` are at most `end_seqno`."""
-        start, start_seqno = 0, 0  # a record boundary; SeqNos before it are at most this
+        start, start_seqno = stream.first, stream.trimmed_seqno  # a record boundary; SeqNos before it are at most this
         halve = False
         while True:
             size = end - start
@@ -70,9 +79,9 @@ class Rows:
     async def _last_rows(self, stream: LoadedStream, count: int) -> RowReply:
         """The last rows of a table with gaps in its SeqNos: rows are counted from the end."""
         table = stream.info()
-        end, step_bytes = table.tail, ROW_PROBE_BYTES
-        while end > 0:
-            start = await self._reader.boundary(stream, 0, max(0, end - step_bytes))
+        first, end, step_bytes = table.first, table.tail, ROW_PROBE_BYTES
+        while end > first:
+            start = await self._reader.boundary(stream, first, max(first, end - step_bytes))
             pieces = await self._pieces(stream, start, end)
             for piece in reversed(pieces):
                 row_count = piece.data.count(b"\n")
@@ -82,7 +91,7 @@ class Rows:
                     return RowReply(table, _position_in(piece, first - 1), first - 1)
                 count -= row_count
             end, step_bytes = start, min(2 * step_bytes, 64 * ROW_PROBE_BYTES)
-        return RowReply(table, RowPosition(0), 0)
+        return RowReply(table, RowPosition(first), table.trimmed_seqno)
 
     async def _pieces(self, stream: LoadedStream, start: int, end: int) -> list[Piece]:
         pieces = []

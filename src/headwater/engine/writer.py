@@ -32,7 +32,7 @@ from headwater.errors import (
     UnknownOutcomeError,
 )
 from headwater.limits import Limits
-from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, WriteDocuments
+from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, Retain, Trim, WriteDocuments
 from headwater.log.deciding import Decision, decide
 from headwater.log.events import (
     DOCUMENT_EVENTS,
@@ -40,8 +40,10 @@ from headwater.log.events import (
     Created,
     Deleted,
     Event,
+    Retained,
     SoftDeleted,
     Touched,
+    Trimmed,
 )
 from headwater.log.quotas import Quotas, Usage
 from headwater.log.state import Document, StreamState, evolve, evolve_document, extend
@@ -113,7 +115,7 @@ class Writer:
             while after is not None:
                 states, after = await self._store.page(prefix, after, bounds.LIST_PAGE_MAX)
                 for state in states:
-                    self.usage.add(state.path, state.owner, 1, state.tail - state.start)
+                    self.usage.add(state.path, state.owner, 1, state.size)
 
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""
@@ -211,7 +213,7 @@ class Writer:
             if decision.events:
                 self._accept(decision, stream, answered, size_bytes, command if _frees(command) else None)
             else:
-                if stream is not None and not isinstance(command, Expire):
+                if stream is not None and not isinstance(command, Expire | Retain | Trim):
                     self.renew(stream, self._now_ms())
                 self._answer_when_certain(command, decision.reply, answered)
 
@@ -354,6 +356,10 @@ class Writer:
             stream.last_seqno = event.last_seqno
             extend(stream, event.kind, event.data, closes=event.closed)
             self._catalogue.show(stream)
+        elif isinstance(event, Trimmed):
+            stream.first, stream.trimmed_seqno = event.position, event.seqno
+        elif isinstance(event, Retained):
+            stream.retention = event.retention
         elif isinstance(event, SoftDeleted):
             stream.deleted = StreamGoneError
             self._end(stream)
@@ -445,12 +451,13 @@ def _states(commit: PendingRecord) -> Callable[[int], StreamState]:
 
 
 def _frees(command: Command) -> bool:
-    """Whether a command is accepted whatever is full: it removes something, or closes a stream, which adds no data."""
+    """Whether a command is accepted whatever is full: it removes something, says what is to be removed, or closes a
+    stream, which adds no data."""
     if isinstance(command, WriteDocuments):
         return all(document.data is None for document in command.documents)
     if isinstance(command, Append):
         return command.frees or (command.close and not command.body and not command.documents)
-    return isinstance(command, Delete | Expire)
+    return isinstance(command, Delete | Expire | Trim | Retain)
 
 
 def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:

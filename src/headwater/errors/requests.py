@@ -340,6 +340,23 @@ class OffsetLostError(OffsetGoneError):
     )
 
 
+class OffsetTrimmedError(OffsetGoneError):
+    """The offset is before the first data that is there: the rest was removed by retention, a trim or compaction."""
+
+    title = "Offset was trimmed"
+    advice = (
+        "Data before the first offset was removed. Read the stream from its beginning (offset -1), which is the first "
+        "data that is there, and discard what was read before it."
+    )
+
+    def __init__(
+        self, detail: str = "", *, first: tuple[int, int] | None = None, first_seqno: int | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.first = first  # the id that the first position belongs to, and the position
+        self.first_seqno = first_seqno  # of a table
+
+
 class TailMovedError(RequestError):
     """The stream or table does not end where the request says. The request had no effect."""
 

@@ -83,3 +83,5 @@ LEASE_DRIFT = 1.1  # how much faster the clock of the machine that takes a lease
 LEASE_S_MAX = 3_600.0  # of any server; how long to wait for a lease whose file is not readable
 LEASE_RENEWALS = 3  # in the time of a lease
 BACKUP_STATUS_S = 15.0  # the same for `headwater backup status`
+RETENTION_MARKS = 64  # counts of messages in the state of a stream, for the messages that it keeps
+COUNT_STEP_BYTES = 256 * 1024  # of a stream whose messages are counted, read at a time

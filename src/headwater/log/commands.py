@@ -11,6 +11,7 @@ from headwater.log.content import ContentKind
 from headwater.log.events import Keeper
 from headwater.log.offsets import Offset
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Counted, Retention
 
 
 class WriteDocument(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class FramedBody(msgspec.Struct, frozen=True, gc=False):
 
     data: bytes
     refusal: HeadwaterError | None = None  # the error if the body is invalid
+    messages: int = 0
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     documents: tuple[WriteDocument, ...] = ()  # written in the same record
     owner: str = ""  # the token that the stream counts for
     keeper: Keeper | None = None  # of a view
+    retention: Retention | None = None  # None: none, and that of an existing stream is not compared
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -92,13 +95,37 @@ class Expire(msgspec.Struct, frozen=True):
     now_ms: int
 
 
+class Retain(msgspec.Struct, frozen=True):
+    """Change fields of the retention of a stream. `counted` are the messages that the stream has, for a retention that
+    counts them."""
+
+    path: str
+    now_ms: int
+    changes: tuple[tuple[str, int | bool | None], ...]
+    counted: Counted = Counted()
+    documents: tuple[WriteDocument, ...] = ()
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """Remove what is before a record. The engine finds the record; `stream_id` is the stream in which it looked."""
+
+    path: str
+    now_ms: int
+    stream_id: int
+    position: int
+    first_ms: int = 0  # when the record at the position was appended; 0 if the position is the tail
+    last: int = 0  # the position of the last record
+    seqno: int = 0  # of a table: the last row before the position
+    documents: tuple[WriteDocument, ...] = ()
+
+
 class WriteDocuments(msgspec.Struct, frozen=True):
     """Write several documents atomically."""
 
     documents: tuple[WriteDocument, ...]
 
 
-StreamCommand: TypeAlias = Create | Append | Delete | Expire
+StreamCommand: TypeAlias = Create | Append | Delete | Expire | Retain | Trim
 Command: TypeAlias = StreamCommand | WriteDocuments
 
 
@@ -110,3 +137,6 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool = False  # of an append: a retry of an accepted append
     producer: ProducerTuple | None = None  # the highest accepted tuple of this producer
     last_seqno: int = 0  # of a table
+    first: Offset | None = None  # of a create, a retain or a trim: where the stream begins
+    first_seqno: int = 0  # the same of a table
+    retention: Retention | None = None

@@ -44,6 +44,8 @@ from headwater.log.commands import (
     Expire,
     ForkRequest,
     Reply,
+    Retain,
+    Trim,
     WriteDocument,
 )
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ROWS, ContentKind, kind_of, same_type
@@ -60,11 +62,14 @@ from headwater.log.events import (
     ForkReleased,
     Keeper,
     Record,
+    Retained,
     SoftDeleted,
     TimelineBegun,
+    Trimmed,
 )
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import KEEP_ALL, Counted
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
@@ -102,6 +107,10 @@ def decide(states: NewestStates, command: Command, messages_max: int, producers_
         state = live(states.at(command.path), command.now_ms)
         check_end(state, command.ends)
         decision = Decision(_removal(states, state, command.now_ms), Reply())
+    elif isinstance(command, Retain):
+        decision = _retain(live(states.at(command.path), command.now_ms), command)
+    elif isinstance(command, Trim):
+        decision = _trim(live(states.at(command.path), command.now_ms), command)
     elif isinstance(command, Expire):
         return Decision(_expiry(states, states.at(command.path), command.now_ms), Reply())
     else:
@@ -201,6 +210,9 @@ def _create_reply(state: StreamState, *, existed: bool) -> Reply:
         closed=state.closed,
         existed=existed,
         last_seqno=state.last_seqno,
+        first=state.offset(state.first),
+        first_seqno=state.trimmed_seqno + 1,
+        retention=state.retention,
     )
 
 
@@ -212,6 +224,7 @@ def _matching(existing: StreamState, command: Create) -> Reply:
         ("time-to-live or expiry", _expiry_matches(existing, command)),
         ("closure", existing.closed == command.closed),
         ("fork", _fork_matches(existing.fork, command.fork)),
+        ("retention", command.retention in (None, existing.retention)),
         (f"source: {_source_text(existing)}", (existing.keeper is None) == (command.keeper is None)),
     ):
         if not matches:
@@ -252,6 +265,7 @@ def _fork_matches(existing: Fork | None, request: ForkRequest | None) -> bool:
 def _fresh(command: Create, messages_max: int) -> Created:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
     kind = kind_of(content_type) if command.kind is None else command.kind
+    data, messages = _kept(kind, command, messages_max, 0, command.now_ms)
     return Created(
         id=command.stream_id,
         path=command.path,
@@ -261,23 +275,29 @@ def _fresh(command: Create, messages_max: int) -> Created:
         ttl_s=command.ttl_s,
         expires_ms=command.expires_ms,
         closed=command.closed,
-        data=_kept(kind, command, messages_max, 0, command.now_ms),
+        data=data,
         owner=command.owner,
         keeper=command.keeper,
+        retention=command.retention,
+        messages=messages if command.retention else 0,
     )
 
 
-def _kept(kind: ContentKind, command: Create | Append, messages_max: int, last_seqno: int = 0, at_ms: int = 0) -> bytes:
-    """The bytes to store for the body of a command. `_append_rows` handles appends to tables."""
+def _kept(
+    kind: ContentKind, command: Create | Append, messages_max: int, last_seqno: int = 0, at_ms: int = 0
+) -> tuple[bytes, int]:
+    """The bytes to store for the body of a command, and how many messages these are. `_append_rows` handles appends to
+    tables."""
     if kind >= ROWS and command.body:
-        return row_framing.stored(kind, command.body, last_seqno, at_ms)[0]
+        data = row_framing.stored(kind, command.body, last_seqno, at_ms)[0]
+        return data, data.count(b"\n")
     if not command.body or kind is not ContentKind.JSON:
-        return command.body
+        return command.body, 1 if command.body else 0
     if command.framed is None:
-        return json_framing.stored(command.body, messages_max, may_be_empty=type(command) is Create)
+        return json_framing.framed(command.body, messages_max, may_be_empty=type(command) is Create)
     if command.framed.refusal is not None:
         raise command.framed.refusal
-    return command.framed.data
+    return command.framed.data, command.framed.messages
 
 
 def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_max: int) -> tuple[Created, Record]:
@@ -295,6 +315,7 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
     at_ms = max(command.now_ms, source.appended_ms)  # times never decrease within a stream
     last_seqno = source.last_seqno if request.offset is None else request.last_seqno
+    data, messages = _kept(source.kind, command, messages_max, last_seqno, at_ms)
     created = Created(
         id=command.stream_id,
         path=command.path,
@@ -314,11 +335,15 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         ),
         lineage=names.lineage,
         timelines=names.timelines,
-        data=_kept(source.kind, command, messages_max, last_seqno, at_ms),
+        data=data,
         last_seqno=last_seqno,
         owner=command.owner,
+        first=min(source.first, names.lineage[-1].end),
+        trimmed_seqno=source.trimmed_seqno,
+        retention=command.retention,
+        messages=messages if command.retention else 0,
     )
-    return created, (ForkAdded(source.id), created)
+    return created, (ForkAdded(source.id, names.lineage[-1].end), created)
 
 
 def fork_source(states: NewestStates, request: ForkRequest, now_ms: int) -> StreamState:
@@ -332,7 +357,7 @@ def fork_source(states: NewestStates, request: ForkRequest, now_ms: int) -> Stre
 
 def fork_anchor(source: StreamState, request: ForkRequest, timeline: int) -> int:
     """The position in the source at which the fork begins, before the sub-offset."""
-    return source.names.resolve(source.tail, request.offset, timeline)
+    return source.names.resolve(source.tail, request.offset, timeline, source.first)
 
 
 def prefix_bytes(kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
@@ -379,10 +404,11 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     at_ms = max(state.appended_ms, command.now_ms)
     if state.kind >= ROWS:
         return _append_rows(timeline, state, command, at_ms)
-    data = _kept(state.kind, command, messages_max)
+    data, messages = _kept(state.kind, command, messages_max)
     if command.ends is not None:
         check_end(state, command.ends)
-    appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close)
+    counted = messages if state.retention is not None else 0
+    appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close, counted)
     events, tail = _in_timeline(timeline, state, appended)
     return Decision(events, Reply(tail, closed=command.close, producer=producer))
 
@@ -420,9 +446,47 @@ def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int)
     if command.body:
         data, last_seqno = row_framing.stored(state.kind, command.body, last_seqno, at_ms)
     check_end(state, command.ends)
-    appended = Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close)
+    counted = data.count(b"\n") if state.retention is not None else 0
+    appended = Appended(state.id, state.tail, at_ms, data, command.producer, command.seq, command.close, counted)
     events, tail = _in_timeline(timeline, state, appended)
     return Decision(events, Reply(tail, closed=command.close, producer=command.producer, last_seqno=last_seqno))
+
+
+# Retention
+
+
+def _retain(state: StreamState, command: Retain) -> Decision:
+    before = state.retention or KEEP_ALL
+    retention = before.changed(command.changes)
+    counted = Counted()
+    if retention.messages is not None:
+        counted = state.counted if before.messages is not None and state.counted.marks else command.counted
+    kept = None if retention == KEEP_ALL else retention
+    if kept == state.retention:
+        return Decision(_NOTHING, _create_reply(state, existed=True))
+    reply = _create_reply(state, existed=True)
+    return Decision((Retained(state.id, kept, counted),), msgspec.structs.replace(reply, retention=kept))
+
+
+def _trim(state: StreamState, command: Trim) -> Decision:
+    """Move the beginning of a stream. A trim at the present beginning corrects what is known of it."""
+    if command.stream_id != state.id:
+        raise StreamGoneError("the stream was deleted, and another one was created at its path")
+    reply = _create_reply(state, existed=True)
+    position = command.position
+    is_known = command.first_ms == state.first_ms and command.last <= state.last
+    if position < state.first or (position == state.first and is_known):
+        return Decision(_NOTHING, reply)
+    trimmed = Trimmed(
+        state.id,
+        position,
+        command.first_ms,
+        command.last,
+        max(state.trimmed_seqno, command.seqno),
+        max(0, position - max(state.start, state.first)),
+    )
+    first = state.offset(position)
+    return Decision((trimmed,), msgspec.structs.replace(reply, first=first, first_seqno=trimmed.seqno + 1))
 
 
 def check_end(state: StreamState, ends: tuple[Offset, ...] | None) -> None:

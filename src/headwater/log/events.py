@@ -13,6 +13,7 @@ import msgspec
 from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset, Span, Timeline
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Counted, Retention
 
 
 class Fork(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,6 +50,10 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     timelines: tuple[Timeline, ...] = ()  # of a fork: those of the inherited bytes
     owner: str = ""  # the name of the token that created it, for quotas; empty: none
     keeper: Keeper | None = None  # of a view
+    first: int = 0  # of a fork: where its source began
+    trimmed_seqno: int = 0  # of a fork of a table: the last row that was trimmed from its source
+    retention: Retention | None = None
+    messages: int = 0  # as in `Appended`
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
@@ -59,6 +64,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     producer: ProducerTuple | None = None
     seq: str | None = None
     close: bool = False
+    messages: int = 0  # how many the data has, if the retention of the stream counts them
 
 
 class TimelineBegun(msgspec.Struct, frozen=True, array_like=True, tag="timeline-begun"):
@@ -76,8 +82,28 @@ class Touched(msgspec.Struct, frozen=True, array_like=True, tag="touched"):
     at_ms: int
 
 
+class Retained(msgspec.Struct, frozen=True, array_like=True, tag="retained"):
+    """The retention of the stream was changed. `counted` has the messages that are there, if they are to be counted."""
+
+    id: int
+    retention: Retention | None
+    counted: Counted = Counted()
+
+
+class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed"):
+    """The stream begins at a later record."""
+
+    id: int
+    position: int  # of the first record that is there; the tail if there is none
+    first_ms: int = 0  # when that record was appended; 0 if there is none
+    last: int = 0  # the position of the last record
+    seqno: int = 0  # of a table: its last row that was trimmed
+    size_bytes: int = 0  # how many of its own bytes were trimmed
+
+
 class ForkAdded(msgspec.Struct, frozen=True, array_like=True, tag="fork-added"):
     id: int
+    end: int = 0  # up to this position, the fork reads the bytes of the stream
 
 
 class ForkReleased(msgspec.Struct, frozen=True, array_like=True, tag="fork-released"):
@@ -105,7 +131,9 @@ class DocumentDeleted(msgspec.Struct, frozen=True, array_like=True, tag="documen
     key: str
 
 
-StreamEvent: TypeAlias = Created | Appended | TimelineBegun | Touched | ForkAdded | ForkReleased | SoftDeleted | Deleted
+StreamEvent: TypeAlias = (
+    Created | Appended | TimelineBegun | Touched | Retained | Trimmed | ForkAdded | ForkReleased | SoftDeleted | Deleted
+)
 DocumentEvent: TypeAlias = DocumentWritten | DocumentDeleted
 Event: TypeAlias = StreamEvent | DocumentEvent
 Record: TypeAlias = tuple[Event, ...]

@@ -29,13 +29,18 @@ def is_light(body: bytes) -> bool:
 
 def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> bytes:
     """The bytes to store for a body: the elements of an array, or a single value."""
+    return framed(body, messages_max, may_be_empty=may_be_empty)[0]
+
+
+def framed(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> tuple[bytes, int]:
+    """The same, and how many messages these are."""
     if not body.isascii():
         _check_utf8(body)
     text = body.strip(_WHITESPACE)
     try:
         if text[:1] != b"[":
             _value.decode(text)
-            return text + b","
+            return text + b",", 1
         if text[-1:] != b"]" or len(text) == 1:
             raise InvalidJsonError("the array has no end")
         count, kept = 0, []
@@ -48,9 +53,9 @@ def stored(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> byt
         raise InvalidJsonError(reason_of(error)) from None
     if count:
         kept.append(b"")
-        return b",".join(kept)
+        return b",".join(kept), count
     if may_be_empty:
-        return b""
+        return b"", 0
     raise EmptyBodyError("an empty JSON array has no message to append")
 
 
@@ -121,6 +126,11 @@ def _check_utf8(body: bytes) -> None:
 def reason_of(error: Exception) -> str:
     """Why a text cannot be decoded, for an error message. Python's own words for deep nesting are about its stack."""
     return "JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def count_messages(data: bytes) -> int:
+    """How many messages stored bytes have."""
+    return sum(map(len, _split(data[:-1]))) if data else 0
 
 
 def message_end(data: bytes, number: int) -> int | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from headwater.errors import InvalidOffsetError, OffsetGoneError, OffsetLostError
+from headwater.errors import InvalidOffsetError, OffsetGoneError, OffsetLostError, OffsetTrimmedError
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,19 +62,28 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         begun = (timeline.id for timeline in reversed(self.timelines) if position > timeline.start)
         return max(owner, next(begun, 0))
 
-    def resolve(self, tail: int, offset: Offset | None, timeline: int = 0) -> int:
-        """The position of an offset in a stream that ends at `tail`. The offset None is the tail.
+    def resolve(self, tail: int, offset: Offset | None, timeline: int = 0, first: int = 0) -> int:
+        """The position of an offset in a stream that ends at `tail` and begins at `first`. The offset None is the tail.
 
         `timeline` is the current timeline of the store. The stream has it only after an append in it.
         """
         if offset is None:
             return tail
         if offset == BEGINNING:
-            return 0
+            return first
         position = offset.position
         if position <= tail and offset.id in (self._id(position), self._id(position + 1)):
+            if position < first:
+                raise self.trimmed(first, position)
             return position
         raise self._refusal(tail, offset, timeline)
+
+    def trimmed(self, first: int, position: int) -> OffsetTrimmedError:
+        """The error for a position before the first one that is there."""
+        beginning = self.at(first)
+        return OffsetTrimmedError(
+            f"position {position} was trimmed; the stream begins at {first}", first=(beginning.id, beginning.position)
+        )
 
     def _refusal(self, tail: int, offset: Offset, timeline: int) -> InvalidOffsetError | OffsetGoneError:
         known = (self.stream_id, *[span.id for span in self.lineage], *[one.id for one in self.timelines])

@@ -22,7 +22,7 @@ import msgspec
 
 from headwater.errors import QuotaExceededError, StreamFullError, TooManyStreamsError
 from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATH_KINDS, PATHS_CACHED_MAX
-from headwater.log.events import Appended, Created, Deleted, Record
+from headwater.log.events import Appended, Created, Deleted, Record, Trimmed
 from headwater.log.state import StreamState
 
 
@@ -183,7 +183,7 @@ class Usage:
     def note(self, record: Record, state_of: Callable[[int], StreamState], sign: int = 1) -> None:
         """Count a record that was accepted, or, with the sign -1, one that was withdrawn."""
         for event in record:
-            if isinstance(event, Created | Appended | Deleted):
+            if isinstance(event, Created | Appended | Deleted | Trimmed):
                 state = state_of(event.id)
                 streams, size_bytes = _change(event, state)
                 self.add(state.path, state.owner, sign * streams, sign * size_bytes)
@@ -219,13 +219,15 @@ class Usage:
             )
 
 
-def _change(event: Created | Appended | Deleted, state: StreamState | None) -> tuple[int, int]:
+def _change(event: Created | Appended | Deleted | Trimmed, state: StreamState | None) -> tuple[int, int]:
     """How many streams and bytes an event adds. `state` is that of a deleted stream before the event."""
     if type(event) is Appended:
         return 0, len(event.data)
     if isinstance(event, Created):
         return 1, len(event.data)
-    return (-1, 0) if state is None else (-1, state.start - state.tail)
+    if isinstance(event, Trimmed):
+        return 0, -event.size_bytes
+    return (-1, 0) if state is None else (-1, -state.size)
 
 
 class Quotas(msgspec.Struct, frozen=True):
@@ -257,7 +259,7 @@ class Quotas(msgspec.Struct, frozen=True):
             self.usage.check(streams, events)
 
     def _check_bytes(self, state: StreamState, data: bytes) -> None:
-        self._check_size(state.tail - state.start + len(data), len(data))
+        self._check_size(state.size + len(data), len(data))
 
     def _check_size(self, size_bytes: int, added_bytes: int) -> None:
         most = self.stream_bytes_max

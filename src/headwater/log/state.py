@@ -20,13 +20,16 @@ from headwater.log.events import (
     ForkAdded,
     ForkReleased,
     Keeper,
+    Retained,
     SoftDeleted,
     StreamEvent,
     TimelineBegun,
     Touched,
+    Trimmed,
 )
 from headwater.log.offsets import Names, Offset, Span, Timeline
 from headwater.log.producers import Producers, ProducerTuple, note
+from headwater.log.retention import Counted, Retention
 from headwater.log.row_framing import last_seqno_of
 
 
@@ -56,6 +59,16 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     soft_deleted: bool = False
     owner: str = ""  # the name of the token that created it; empty: none
     keeper: Keeper | None = None  # of a view, which only its keeper appends to
+    first: int = 0  # position of the first record that is there; what was before it is trimmed
+    trimmed_seqno: int = 0  # of a table: the last row that was trimmed
+    inherited_from: int = 0  # forks may read its own bytes from here,
+    inherited_end: int = 0  # up to here
+    retention: Retention | None = None
+    first_ms: int = (
+        0  # when the first record was appended; with `last` and `counted` only known if there is a retention
+    )
+    last: int = 0  # position of the last record
+    counted: Counted = Counted()
     version: int = 1  # number of events; a shared store can use it to detect a concurrent write
 
     @property
@@ -64,11 +77,47 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return self.lineage[-1].end if self.lineage else 0
 
     @property
+    def size(self) -> int:
+        """How many bytes of its own the stream has."""
+        return self.tail - max(self.start, self.first)
+
+    @property
+    def unread(self) -> tuple[tuple[int, int], ...]:
+        """The ranges of its own bytes that neither its readers nor those of forks can read."""
+        start, first = self.start, self.first
+        if first <= start:
+            return ()
+        if not self.forks:
+            return ((start, first),)
+        ranges = ((start, self.inherited_from), (max(start, self.inherited_end), first))
+        return tuple([one for one in ranges if one[0] < one[1]])
+
+    def is_unread(self, low: int, high: int) -> bool:
+        """Whether none of its own bytes in a range can be read."""
+        return any(one[0] <= low and high <= one[1] for one in self.unread)
+
+    @property
     def deadline_ms(self) -> int | None:
         """The time at which the stream expires if it is not renewed."""
         if self.ttl_s is not None:
             return self.accessed_ms + self.ttl_s * 1000
         return self.expires_ms
+
+    @property
+    def due_ms(self) -> int | None:
+        """The time at which the stream may expire or something of it may have to be trimmed."""
+        if self.retention is None or self.tail <= self.first:
+            return self.deadline_ms
+        trim_ms = self._trim_ms(self.retention)
+        deadline_ms = self.deadline_ms
+        return trim_ms if deadline_ms is None else min(deadline_ms, deadline_ms if trim_ms is None else trim_ms)
+
+    def _trim_ms(self, retention: Retention) -> int | None:
+        if retention.bytes is not None and self.tail - self.first > retention.bytes and self.last > self.first:
+            return self.appended_ms
+        if retention.messages is not None and self.counted.excess(retention.messages) > self.first:
+            return self.appended_ms
+        return None if retention.seconds is None else self.first_ms + retention.seconds * 1000 + 1
 
     @property
     def depth(self) -> int:
@@ -135,10 +184,12 @@ def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
         state.timelines = (*state.timelines, Timeline(event.timeline, state.tail))
     elif isinstance(event, Touched):
         state.accessed_ms = max(state.accessed_ms, event.at_ms)
-    elif isinstance(event, ForkAdded):
-        state.forks += 1
-    elif isinstance(event, ForkReleased):
-        state.forks -= 1
+    elif isinstance(event, Trimmed):
+        _trim(state, event)
+    elif isinstance(event, Retained):
+        _retain(state, event)
+    elif isinstance(event, ForkAdded | ForkReleased):
+        _count_fork(state, event)
     elif isinstance(event, SoftDeleted):
         state.soft_deleted = True
     else:
@@ -158,6 +209,8 @@ def evolve_document(document: Document | None, event: DocumentEvent) -> Document
 def _append(state: StreamState, event: Appended) -> None:
     if event.position != state.tail:
         raise ValueError(f"append at {event.position}, but the stream ends at {state.tail}")
+    if state.retention is not None and event.data:
+        _count(state, state.retention, event.position, event.at_ms, event.messages)
     extend(state, state.kind, event.data, closes=event.close)
     at_ms = event.at_ms
     if at_ms > state.accessed_ms:
@@ -170,6 +223,41 @@ def _append(state: StreamState, event: Appended) -> None:
         note(state.producers, state.expired_producers, event.producer, at_ms)
     if event.close:
         state.closed_by = event.producer
+
+
+def _count(state: StreamState, retention: Retention, position: int, at_ms: int, messages: int) -> None:
+    """Note what retention has to know of a new record."""
+    if position == state.first:
+        state.first_ms = at_ms
+    state.last = position
+    if retention.messages is not None and messages:
+        state.counted = state.counted.add(position, messages, retention.messages)
+
+
+def _count_fork(state: StreamState, event: ForkAdded | ForkReleased) -> None:
+    if isinstance(event, ForkAdded):
+        if not state.forks:
+            state.inherited_from = state.first
+        state.forks += 1
+        state.inherited_end = max(state.inherited_end, event.end)
+    else:
+        state.forks -= 1
+        if not state.forks:
+            state.inherited_from = state.inherited_end = 0
+
+
+def _trim(state: StreamState, event: Trimmed) -> None:
+    if not state.first <= event.position <= state.tail:
+        raise ValueError(f"trim at {event.position}, but the stream is from {state.first} to {state.tail}")
+    state.first, state.first_ms, state.trimmed_seqno = event.position, event.first_ms, event.seqno
+    state.last = max(state.last, event.last)
+    state.counted = state.counted.after(event.position)
+
+
+def _retain(state: StreamState, event: Retained) -> None:
+    if state.retention is None:  # not known yet: the first search for something to trim finds them
+        state.first_ms, state.last = state.created_ms, state.tail
+    state.retention, state.counted = event.retention, event.counted
 
 
 def _created(event: Created) -> StreamState:
@@ -190,8 +278,14 @@ def _created(event: Created) -> StreamState:
         last_seqno=event.last_seqno,
         owner=event.owner,
         keeper=event.keeper,
+        first=event.first,
+        trimmed_seqno=event.trimmed_seqno,
+        retention=event.retention,
+        first_ms=event.at_ms if event.fork is None else 0,
     )
-    state.tail = state.start
+    state.tail = state.last = state.start
+    if event.retention is not None and event.data:
+        _count(state, event.retention, state.start, event.at_ms, event.messages)
     extend(state, event.kind, event.data, closes=event.closed)
     return state
 

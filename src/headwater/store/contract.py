@@ -87,7 +87,7 @@ class StatePage(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Streams that may have expired. Some may not: their renewal may not be stored yet."""
+    """Streams that may have expired, or may have something to trim. Some may not: a renewal may not be stored yet."""
 
     paths: list[str]
     next_after: tuple[int, int] | None  # a deadline and an id, after which to continue; None if there are no more
@@ -133,7 +133,10 @@ class Store(Protocol):
         """Read whole records of a stream's own bytes in [start, end): as many as fit into `bytes_max`, at least one.
 
         `end` may be inside a record, because a fork may begin there. Raises UnalignedReadError if `start` is inside a
-        record, and LookupError if the stream does not exist.
+        record, and LookupError if the stream does not exist or was trimmed there.
+
+        A store frees the bytes that a trimmed stream does not have any more and no fork reads (`StreamState.unread`),
+        at some time after the trim.
         """
 
     async def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
@@ -142,16 +145,17 @@ class Store(Protocol):
     async def boundary(self, stream_id: int, position: int) -> int:
         """The last record boundary of the stream's own bytes at or before a position."""
 
-    async def position_at(self, stream_id: int, at_ms: int) -> int | None:
-        """The position of the first of the stream's own records that was appended at or after a time."""
+    async def position_at(self, stream_id: int, start: int, at_ms: int) -> int | None:
+        """The position of the first of the stream's own records, from `start` on, that was appended at or after a
+        time."""
 
     async def page(self, prefix: str, after: str, limit: int) -> StatePage:
         """Up to `limit` streams whose path has the prefix and sorts after `after`. The work is proportional to `limit`,
         not to the number of streams."""
 
     async def due(self, after: tuple[int, int], now_ms: int, limit: int) -> Due:
-        """Up to `limit` streams whose deadline has passed, in order of deadline and id, after a pair of these. The work
-        is proportional to `limit`."""
+        """Up to `limit` streams whose `due_ms` has passed, in order of that time and id, after a pair of these. The
+        work is proportional to `limit`."""
 
     async def document(self, key: str) -> Document | None: ...
 

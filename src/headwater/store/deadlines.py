@@ -1,4 +1,4 @@
-"""The deadlines of streams in order, to find those that may have expired.
+"""The deadlines of streams in order, to find those that may have expired or may have something to trim.
 
 A renewal does not change the order at once, because streams are renewed far more often than they expire. It is noticed
 when the old deadline has passed.
@@ -24,8 +24,14 @@ class Deadlines:
         self._watched: dict[int, int] = {}  # id → its deadline in the order
 
     def watch(self, state: StreamState) -> None:
-        """Watch a stream that has a deadline, unless it is watched already."""
-        if state.id not in self._watched and (deadline_ms := _deadline_ms(state)) is not None:
+        """Watch a stream that has a deadline, unless it is watched already. The deadline of one with a retention may
+        come closer."""
+        watched_ms = self._watched.get(state.id)
+        if watched_ms is not None and state.retention is None:
+            return
+        deadline_ms = _deadline_ms(state)
+        if deadline_ms is not None and (watched_ms is None or deadline_ms < watched_ms):
+            self.forget(state.id)
             self._watched[state.id] = deadline_ms
             self._order.add((deadline_ms, state.id))
 
@@ -59,4 +65,4 @@ class Deadlines:
 
 
 def _deadline_ms(state: StreamState) -> int | None:
-    return None if state.soft_deleted else state.deadline_ms
+    return None if state.soft_deleted else state.due_ms

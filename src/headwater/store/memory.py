@@ -56,9 +56,12 @@ class MemoryStore:
         done(None)
 
     def _append(self, event: Appended) -> None:
-        evolve(self._states[event.id], event)
+        state = self._states[event.id]
+        evolve(state, event)
         if event.data:
             self._runs[event.id].append(event.data, event.at_ms)
+        if state.retention is not None:
+            self._deadlines.watch(state)
 
     def _apply(self, event: StreamEvent) -> None:
         state = evolve(self._states.get(event.id), event)
@@ -66,6 +69,16 @@ class MemoryStore:
             self._delete(event.id)
         elif isinstance(event, Created):
             self._create(event, state)
+        else:
+            self._deadlines.watch(state)
+            self._free(state)
+
+    def _free(self, state: StreamState) -> None:
+        """Free bytes that nobody can read, if they are at least half of those of the stream: the others are copied."""
+        run = self._runs[state.id]
+        for low, high in state.unread:
+            if low <= run.start and high - run.start > (run.end - run.start) // 2:
+                self._runs[state.id] = run.after(high)
 
     def _create(self, event: Created, state: StreamState) -> None:
         self.next_id = max(self.next_id, event.id + 1)
@@ -103,16 +116,22 @@ class MemoryStore:
         return None if state is None else state.copy()
 
     async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
-        return read_runs((self._runs[stream_id],), start, end, bytes_max)
+        return read_runs((self._run(stream_id, start),), start, end, bytes_max)
+
+    def _run(self, stream_id: int, start: int) -> GrowingRun:
+        run = self._runs[stream_id]
+        if start < run.start:
+            raise LookupError(f"stream {stream_id} was trimmed at {start}")
+        return run
 
     async def records(self, stream_id: int, start: int, end: int, limit: int) -> list[RecordEnd]:
-        return list_runs((self._runs[stream_id],), start, end, limit)
+        return list_runs((self._run(stream_id, start),), start, end, limit)
 
     async def boundary(self, stream_id: int, position: int) -> int:
         return boundary_in(self._runs[stream_id], position)
 
-    async def position_at(self, stream_id: int, at_ms: int) -> int | None:
-        return position_at(self._runs[stream_id], at_ms)
+    async def position_at(self, stream_id: int, start: int, at_ms: int) -> int | None:
+        return position_at(self._runs[stream_id], start, at_ms)
 
     async def page(self, prefix: str, after: str, limit: int) -> StatePage:
         paths = page_of(self._paths, prefix, after, limit)

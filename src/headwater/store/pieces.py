@@ -124,10 +124,11 @@ def boundary_in(run: Run, position: int) -> int:
     return run.start + (run.ends[before - 1] if before else 0)
 
 
-def position_at(run: Run, at_ms: int) -> int | None:
-    """The position of the first record of the run that was appended at or after a time."""
-    index = bisect_left(range(len(run.ends)), at_ms, key=run.time)
-    if index == len(run.ends):
+def position_at(run: Run, start: int, at_ms: int) -> int | None:
+    """The position of the first record of the run, at or after `start`, that was appended at or after a time."""
+    first = bisect_left(run.ends, start - run.start + 1) if start > run.start else 0
+    index = bisect_left(range(len(run.ends)), at_ms, lo=first, key=run.time)
+    if index >= len(run.ends):
         return None
     return run.start + (run.ends[index - 1] if index else 0)
 
@@ -161,6 +162,16 @@ class GrowingRun(msgspec.Struct, eq=False, gc=False):
 
     def time(self, index: int) -> int:
         return self._times[index]
+
+    def after(self, position: int) -> GrowingRun:
+        """A run of the records from a position on. Readers may still have this one."""
+        cut = position - self.start
+        index = bisect_right(self.ends, cut)
+        ends = tuple([end - cut for end in self.ends[index:]])
+        times = tuple(self._times[index:])
+        if len(ends) >= ARRAY_RECORDS_MIN:
+            return GrowingRun(position, array("Q", ends), array("Q", times), self._data[cut:])
+        return GrowingRun(position, ends, times, self._data[cut:])
 
 
 class SingleRecord(msgspec.Struct, gc=False):

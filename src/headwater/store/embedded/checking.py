@@ -18,8 +18,8 @@ from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.index import IndexReader, StreamRow
 from headwater.store.embedded.journal import CorruptJournalError
 from headwater.store.embedded.newest import read_segments
+from headwater.store.embedded.reclaiming import Garbage
 from headwater.store.embedded.replay import Replay
-from headwater.store.embedded.row_checksums import check_row
 
 Progress = Callable[[str], None]
 
@@ -136,16 +136,16 @@ class Checker:
 
     def _check_other_rows(self) -> None:
         """Rows of streams that do not exist: garbage, and what a damaged key left behind."""
-        for stream_id, checksum in self._connection.execute("SELECT * FROM garbage"):
+        for row in self._connection.execute("SELECT * FROM garbage"):
             try:
-                check_row(f"row {stream_id} of garbage", checksum, "garbage", stream_id)
+                Garbage(*row).check()
             except DamagedDataError as error:
                 self._problems.append(str(error))
         self._check_garbage()
         for table in ("chunks", "producers", "expired_producers"):
             rows = self._connection.execute(
                 f"SELECT DISTINCT stream_id FROM {table} WHERE stream_id NOT IN (SELECT id FROM streams) "  # noqa: S608
-                "AND stream_id NOT IN (SELECT stream_id FROM garbage)"
+                f"AND stream_id NOT IN (SELECT stream_id FROM garbage WHERE high = {index.EVERYTHING})"
             )
             for (stream_id,) in rows:
                 self._problems.append(f"rows of {table} belong to stream {stream_id}, which does not exist")
@@ -159,7 +159,8 @@ class Checker:
         )
         for table, columns, decode in decoders:
             rows = self._connection.execute(
-                f"SELECT {columns} FROM {table} WHERE stream_id IN (SELECT stream_id FROM garbage)"  # noqa: S608
+                f"SELECT {columns} FROM {table} WHERE stream_id IN "  # noqa: S608
+                f"(SELECT stream_id FROM garbage WHERE high = {index.EVERYTHING})"
             )
             for row in rows:
                 try:
@@ -194,13 +195,13 @@ class Checker:
         )
         for row in rows:
             chunk = ChunkRow(*row)
-            if chunk.start != position:
+            if chunk.start != position and not state.is_unread(position, chunk.start):
                 self._problems.append(f"stream {state.path}: bytes {position} to {chunk.start} are missing")
             last_ms = self._check_chunk(state, chunk, last_ms)
             self._chunks += 1
             self._bytes += chunk.size
             position = chunk.start + chunk.size
-        if position != state.tail:
+        if position != state.tail and not state.is_unread(position, state.tail):
             self._problems.append(f"stream {state.path}: its chunks end at {position}, not at {state.tail}")
 
     def _check_chunk(self, state: StreamState, row: ChunkRow, last_ms: int) -> int:

@@ -13,7 +13,7 @@ import logging
 from array import array
 
 from headwater import limits
-from headwater.log.events import Appended, Created, Deleted
+from headwater.log.events import Appended, Created, Deleted, ForkReleased, Trimmed
 from headwater.store.embedded.index import IndexReader, Meta
 from headwater.store.embedded.index_writer import IndexWriter
 from headwater.store.embedded.journal import CorruptJournalError, Segment, segment_name
@@ -56,14 +56,18 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> int:
         replay = Replay(reader.rows, meta)
         growth: dict[int, _Growth] = {}
         created: set[int] = set()
+        freed: set[int] = set()
         for replayed in replay.run([segment]):
             if isinstance(replayed.event, Created):
                 created.add(replayed.event.id)
+            elif isinstance(replayed.event, Trimmed | ForkReleased):
+                freed.add(replayed.event.id)
             _grow(growth, replayed)
         # Deletions first, because a new stream may have the path of a deleted one.
         writer.delete([key for key, state in replay.states.items() if state is None and key not in created])
         states = [state for state in replay.states.values() if state is not None]
         writer.put_states(states)
+        writer.trim([(state.id, *unread) for state in states if state.id in freed for unread in state.unread])
         writer.put_documents(replay.documents)
         for stream_id, grown in growth.items():
             writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))

@@ -6,7 +6,7 @@
     expired_producers   the epochs of producers that were idle for long
     chunks              the bytes of streams (`chunks.py`)
     documents           small named values
-    garbage             ids of deleted streams whose chunks are still to be reclaimed
+    garbage             ranges of bytes that nobody reads any more: of trimmed streams, and all bytes of deleted ones
 
 Every row has a checksum, which is verified when the row is read (`row_checksums.py`). The fold worker writes, the
 server reads. A fold is one transaction, so a reader sees the streams as of the end of a segment.
@@ -38,7 +38,8 @@ from headwater.store.embedded.newest import FoldedSegment
 from headwater.store.embedded.row_checksums import check_row, name_hash, row_checksum
 from headwater.store.pieces import Piece, RecordEnd, boundary_in, list_runs, position_at, read_runs
 
-FORMAT = 3
+FORMAT = 4
+EVERYTHING = 2**63 - 1  # the end of the range of a deleted stream
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
@@ -67,7 +68,10 @@ CREATE TABLE documents (
     key TEXT PRIMARY KEY, hash INTEGER NOT NULL, version INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX documents_hash ON documents (hash);
-CREATE TABLE garbage (stream_id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL);
+CREATE TABLE garbage (
+    stream_id INTEGER NOT NULL, low INTEGER NOT NULL, high INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (stream_id, low)
+) WITHOUT ROWID;
 """
 
 T = TypeVar("T")
@@ -305,21 +309,21 @@ class IndexReader:
     def boundary(self, stream_id: int, position: int) -> int:
         return boundary_in(self._outline(stream_id, position), position)
 
-    def position_at(self, stream_id: int, at_ms: int) -> int | None:
-        """Binary search for the first chunk that ends at or after the time."""
-        row = self._connection.execute(
-            "SELECT min(start), max(start) FROM chunks WHERE stream_id = ?", (stream_id,)
+    def position_at(self, stream_id: int, start: int, at_ms: int) -> int | None:
+        """Binary search for the first chunk, from that with `start` on, that ends at or after the time."""
+        last = self._connection.execute(
+            "SELECT start, size FROM chunks WHERE stream_id = ? ORDER BY start DESC LIMIT 1", (stream_id,)
         ).fetchone()
-        if row[0] is None:
+        if last is None or sum(last) <= start:
             return None
-        low, high = row
+        low, high = start, last[0]
         while low < high:
             middle = self._containing(stream_id, (low + high) // 2)
             if middle.time(len(middle.ends) - 1) < at_ms:
                 low = middle.start + middle.ends[-1]
             else:
                 high = middle.start
-        return position_at(self._containing(stream_id, low), at_ms)
+        return position_at(self._containing(stream_id, low), start, at_ms)
 
     def _containing(self, stream_id: int, position: int) -> Chunk:
         """The chunk that contains a position and does not end there, without its data. Any other would make a search
@@ -338,8 +342,11 @@ class IndexReader:
         return chunk
 
     def _raise_missing(self, stream_id: int, position: int) -> NoReturn:
-        if stream_row(self._connection, "id", stream_id) is None:
+        row = stream_row(self._connection, "id", stream_id)
+        if row is None:
             raise LookupError(f"stream {stream_id} does not exist")
+        if decode_stream(row).is_unread(position, position + 1):
+            raise LookupError(f"stream {stream_id} was trimmed at {position}")
         raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
 
     def _outlines(self, stream_id: int, start: int, end: int) -> Chunks:
@@ -432,7 +439,7 @@ def decode_stream(row: StreamRow) -> StreamState:
 
 def encode_stream(state: StreamState, producers: int) -> StreamRow:
     """The row of a state, which has no producers."""
-    deadline_ms = None if state.soft_deleted else state.deadline_ms
+    deadline_ms = None if state.soft_deleted else state.due_ms
     return sealed_stream(
         StreamRow(state.id, state.path, name_hash(state.path), deadline_ms, producers, msgspec.msgpack.encode(state), 0)
     )

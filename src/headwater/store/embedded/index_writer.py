@@ -14,6 +14,7 @@ from headwater.log.producers import hash_of
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
 from headwater.store.embedded.index import (
+    EVERYTHING,
     ExpiredRow,
     IndexReader,
     Meta,
@@ -110,8 +111,18 @@ class IndexWriter:
     def delete(self, stream_ids: Iterable[int]) -> None:
         rows = [(stream_id,) for stream_id in stream_ids]
         self._connection.executemany("DELETE FROM streams WHERE id = ?", rows)
-        garbage = [(stream_id, row_checksum("garbage", stream_id)) for (stream_id,) in rows]
-        self._connection.executemany("INSERT OR IGNORE INTO garbage VALUES (?, ?)", garbage)
+        self._connection.executemany("DELETE FROM garbage WHERE stream_id = ?", rows)
+        self._put_garbage((stream_id, 0, EVERYTHING) for (stream_id,) in rows)
+
+    def trim(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Note ranges of bytes that nobody reads any more: the id of a stream, where the range begins and ends."""
+        self._put_garbage(ranges)
+
+    def _put_garbage(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO garbage VALUES (?, ?, ?, ?)",
+            [(*one, row_checksum("garbage", *one)) for one in ranges],
+        )
 
     def put_bytes(self, stream_id: int, start: int, ends: array[int], times: array[int], data: bytes) -> None:
         """Add records to the end of a stream. Small chunks are merged in powers of two, so each byte is rewritten at

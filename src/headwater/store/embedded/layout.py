@@ -17,7 +17,7 @@ from headwater.store.embedded import index, locking, newest
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.journal import DirectoryError, UnknownFormatError
 
-FORMAT = 3
+FORMAT = 4
 JOURNAL_DIR = "journal"
 INDEX_NAME = "index.db"
 FORMAT_NAME = "FORMAT"

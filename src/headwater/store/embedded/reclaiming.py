@@ -1,8 +1,8 @@
-"""Reclaiming the space of deleted streams, in steps that are bounded in time and bytes.
+"""Reclaiming the space of deleted and trimmed streams, in steps that are bounded in time and bytes.
 
-A step deletes rows of deleted streams and then returns free pages of the index to the file system. It is one
-transaction for the rows and a few for the pages, so the index is never locked for long. How often steps run decides the
-rate; see `folding.py`.
+A step deletes rows of deleted streams and chunks that were trimmed, and then returns free pages of the index to the
+file system. It is one transaction for the rows and a few for the pages, so the index is never locked for long. How
+often steps run decides the rate; see `folding.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,30 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
+from typing import NamedTuple
 
 from headwater import limits
 from headwater.errors import DamagedDataError
+from headwater.store.embedded.chunks import COLUMNS, ChunkRow, cut, decode_chunk
 from headwater.store.embedded.folder import Reclaimed
+from headwater.store.embedded.index import EVERYTHING
 from headwater.store.embedded.row_checksums import check_row
 
 log = logging.getLogger("headwater.store")
 
 _ROWS = {"producers": "producer", "expired_producers": "hash"}  # tables with many rows of a stream, and their keys
+
+
+class Garbage(NamedTuple):
+    """The columns of a range of bytes that nobody reads, in the order of the table."""
+
+    stream_id: int
+    low: int
+    high: int  # EVERYTHING: the stream is deleted
+    checksum: int
+
+    def check(self) -> None:
+        check_row(f"row {self.stream_id} of garbage", self.checksum, "garbage", *self[:3])
 
 
 class Reclaimer:
@@ -36,44 +51,97 @@ class Reclaimer:
         return Reclaimed(size_bytes, bool(garbage), bool(garbage or pages_left))
 
     def _remove_rows(self, deadline_s: float) -> int:
-        """Delete rows of deleted streams until the step has used its bytes or its time. Returns their size."""
+        """Delete rows of deleted and trimmed streams until the step has used its bytes or its time. Returns their
+        size."""
         size_bytes = 0
         while size_bytes < limits.RECLAIM_STEP_BYTES:
             rows = self._connection.execute(
-                "SELECT stream_id, checksum FROM garbage ORDER BY stream_id LIMIT ?", (limits.RECLAIM_STREAMS,)
+                "SELECT * FROM garbage ORDER BY stream_id LIMIT ?", (limits.RECLAIM_STREAMS,)
             ).fetchall()
             if not rows:
                 break
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
-            ids = [(stream_id,) for stream_id, checksum in rows if self._is_garbage(stream_id, checksum)]
-            if not ids:
-                continue
-            size_bytes += self._remove_some(ids, limits.RECLAIM_STEP_BYTES - size_bytes)
+            garbage = [Garbage(*row) for row in rows if self._is_garbage(Garbage(*row))]
+            ids = [(row.stream_id,) for row in garbage if row.high == EVERYTHING]
+            left = limits.RECLAIM_STEP_BYTES - size_bytes
+            if ids:
+                size_bytes += self._remove_some(ids, left)
+            else:
+                size_bytes += self._trim_some(garbage, left, deadline_s)
             if self._clock_s() >= deadline_s:
                 break
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         return size_bytes
 
-    def _is_garbage(self, stream_id: int, checksum: int) -> bool:
+    def _is_garbage(self, row: Garbage) -> bool:
         """Verify a row. A damaged one may have the id of a stream that exists, so it is removed and logged, and what it
         stood for is not reclaimed: `headwater check` names rows of streams that do not exist."""
         try:
-            check_row(f"row {stream_id} of garbage", checksum, "garbage", stream_id)
+            row.check()
         except DamagedDataError as error:
-            log.error("a deleted stream is not reclaimed: %s", error)
-            self._connection.execute("DELETE FROM garbage WHERE stream_id = ?", (stream_id,))
+            log.error("a deleted or trimmed stream is not reclaimed: %s", error)
+            self._forget(row)
             return False
         return True
+
+    def _forget(self, row: Garbage) -> None:
+        self._connection.execute("DELETE FROM garbage WHERE stream_id = ? AND low = ?", (row.stream_id, row.low))
+
+    def _trim_some(self, garbage: list[Garbage], bytes_max: int, deadline_s: float) -> int:
+        """Delete the chunks of trimmed ranges, one range after the other."""
+        size_bytes = 0
+        for row in garbage:
+            chunks = self._connection.execute(
+                "SELECT id, size FROM chunks WHERE stream_id = ? AND start >= ? AND start < ? AND start + size <= ?"
+                " ORDER BY start LIMIT ?",
+                (row.stream_id, row.low, row.high, row.high, limits.RECLAIM_ROWS),
+            ).fetchall()
+            self._connection.executemany("DELETE FROM chunks WHERE id = ?", [(chunk[0],) for chunk in chunks])
+            size_bytes += sum(size + limits.INDEX_ROW_BYTES for _, size in chunks)
+            if len(chunks) < limits.RECLAIM_ROWS:
+                size_bytes += self._shorten(row)
+                self._forget(row)
+            if size_bytes >= bytes_max or self._clock_s() >= deadline_s:
+                break
+        return size_bytes
+
+    def _shorten(self, row: Garbage) -> int:
+        """Rewrite the chunk in which the trimmed range ends, if more than half of it is trimmed. So a stream takes at
+        most twice the space of what it keeps. Returns how many bytes that frees."""
+        last = self._connection.execute(
+            f"SELECT id, {COLUMNS} FROM chunks WHERE stream_id = ? AND start < ? ORDER BY start DESC LIMIT 1",  # noqa: S608
+            (row.stream_id, row.high),
+        ).fetchone()
+        if last is None:
+            return 0
+        key, chunk_row = last[0], ChunkRow(*last[1:])
+        cut_bytes = row.high - chunk_row.start
+        if chunk_row.start < row.low or cut_bytes * 2 <= chunk_row.size or cut_bytes >= chunk_row.size:
+            return 0
+        try:
+            chunk = decode_chunk(chunk_row)
+        except DamagedDataError as error:
+            log.error("a damaged chunk was not shortened: %s", error)
+            return 0
+        kept = [index for index, end in enumerate(chunk.ends) if end > cut_bytes]
+        ends, times = [chunk.ends[index] - cut_bytes for index in kept], [chunk.time(index) for index in kept]
+        self._connection.execute("DELETE FROM chunks WHERE id = ?", (key,))
+        self._connection.executemany(
+            f"INSERT INTO chunks ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            cut(row.stream_id, row.high, ends, times, chunk.data[cut_bytes:]),
+        )
+        return cut_bytes
 
     def _remove_some(self, ids: list[tuple[int]], bytes_max: int) -> int:
         """Delete a bounded number of rows of some streams. A stream without rows is removed from the garbage."""
         first, last = ids[0][0], ids[-1][0]
-        among = "stream_id IN (SELECT stream_id FROM garbage WHERE stream_id BETWEEN ? AND ?)"
+        among = "stream_id IN (SELECT stream_id FROM garbage WHERE stream_id BETWEEN ? AND ? AND high = ?)"
+        bounds = (first, last, EVERYTHING)
         chunks = self._connection.execute(
             f"SELECT id, size FROM chunks WHERE {among} LIMIT ?",  # noqa: S608
-            (first, last, limits.RECLAIM_ROWS),
+            (*bounds, limits.RECLAIM_ROWS),
         ).fetchall()
         count = size_bytes = 0
         while count < len(chunks) and size_bytes < bytes_max:
@@ -86,7 +154,7 @@ class Reclaimer:
             removed = self._connection.execute(
                 f"DELETE FROM {table} WHERE (stream_id, {key}) IN"  # noqa: S608
                 f" (SELECT stream_id, {key} FROM {table} WHERE {among} LIMIT ?)",
-                (first, last, limits.RECLAIM_ROWS),
+                (*bounds, limits.RECLAIM_ROWS),
             ).rowcount
             size_bytes += removed * limits.INDEX_ROW_BYTES
             if removed == limits.RECLAIM_ROWS:

@@ -392,13 +392,14 @@ class EmbeddedStore:
                 return boundary_in(run, position)
         return await self._ask_index(lambda index: index.boundary(stream_id, position))
 
-    async def position_at(self, stream_id: int, at_ms: int) -> int | None:
+    async def position_at(self, stream_id: int, start: int, at_ms: int) -> int | None:
         self._check_exists(stream_id)
-        recent = self._unfolded.runs_from(stream_id, 0)  # before the index, because of folds
-        position = await self._ask_index(lambda index: index.position_at(stream_id, at_ms))
-        if position is not None:
-            return position
-        return next((place for run in recent if (place := position_at(run, at_ms)) is not None), None)
+        recent = self._unfolded.runs_from(stream_id, start)  # before the index, because of folds
+        if not recent or recent[0].start > start:
+            position = await self._ask_index(lambda index: index.position_at(stream_id, start, at_ms))
+            if position is not None:
+                return position
+        return next((place for run in recent if (place := position_at(run, start, at_ms)) is not None), None)
 
     def _check_exists(self, stream_id: int) -> None:
         if stream_id in self._unfolded.deleted:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater import limits
-from headwater.log.events import Appended, Created, Deleted, StreamEvent
+from headwater.log.events import Appended, Created, Deleted, StreamEvent, Trimmed
 from headwater.log.state import Document, StreamState
 from headwater.store.deadlines import Deadlines
 from headwater.store.pieces import GrowingRun, SingleRecord
@@ -45,12 +45,13 @@ class _Runs(_Run, eq=False, gc=False):
 class _Touched:
     """What one segment changed. The dictionaries are used as sets."""
 
-    __slots__ = ("deleted", "documents", "streams")
+    __slots__ = ("deleted", "documents", "streams", "trims")
 
     def __init__(self) -> None:
         self.streams: dict[int, None] = {}
         self.deleted: dict[int, str] = {}  # ids and paths
         self.documents: dict[str, None] = {}
+        self.trims = False  # whether it trimmed a stream
 
 
 class Unfolded:
@@ -86,12 +87,16 @@ class Unfolded:
                 self._grow(event.id, state.start, event.data, event.at_ms, segment)
         elif isinstance(event, Deleted):
             self._delete(state, segment)
+        elif isinstance(event, Trimmed):
+            self._touch(segment).trims = True
 
     def append(self, event: Appended, state: StreamState, at_ms: int, segment: int) -> None:
         stream_id = event.id
         self.states[stream_id] = state
         if self._last.get(stream_id) != segment:
             self._keep(stream_id, state, segment)
+        elif state.retention is not None:
+            self.deadlines.watch(state)
         if event.data:
             self._grow(stream_id, event.position, event.data, at_ms, segment)
 
@@ -108,7 +113,7 @@ class Unfolded:
         if self._last.get(stream_id) != segment:
             self._last[stream_id] = segment
             self._touch(segment).streams[stream_id] = None
-            self.deadlines.watch(state)
+        self.deadlines.watch(state)
 
     def add_document(self, key: str, document: Document | None, segment: int) -> None:
         self.documents[key] = document
@@ -211,9 +216,9 @@ class Unfolded:
         return 0 if touched is None else len(touched.streams) + len(touched.deleted) + len(touched.documents)
 
     def has_deletions(self, segment: int) -> bool:
-        """Whether a segment deleted streams."""
+        """Whether a segment deleted or trimmed streams."""
         touched = self._segments.get(segment)
-        return touched is not None and bool(touched.deleted)
+        return touched is not None and (bool(touched.deleted) or touched.trims)
 
     def runs_from(self, stream_id: int, start: int) -> list[Bytes]:
         """The runs of a stream that end after a position, oldest first."""

@@ -115,7 +115,7 @@ def displaced(directory: Path, moved: int) -> Iterator[tuple[index.IndexReader, 
 def test_a_search_by_time_over_a_displaced_chunk_is_an_error(displaced: tuple[index.IndexReader, int, int]) -> None:
     reader, stream_id, _ = displaced
     with pytest.raises(DamagedDataError):
-        reader.position_at(stream_id, 1 << 60)
+        reader.position_at(stream_id, 0, 1 << 60)
 
 
 @pytest.mark.parametrize("moved", [2, 1_000])
@@ -209,7 +209,7 @@ def test_a_fold_leaves_a_damaged_row_as_it_is_and_folds_the_rest(
 def test_damaged_garbage_deletes_no_chunk_of_a_stream(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.store.embedded.opening.SubprocessFolder", InlineFolder)
     connection = sqlite3.connect(directory / "index.db")
-    connection.execute("INSERT OR REPLACE INTO garbage SELECT id, 7 FROM streams")
+    connection.execute("INSERT OR REPLACE INTO garbage SELECT id, 0, 9223372036854775807, 7 FROM streams")
     connection.commit()
     connection.close()
 

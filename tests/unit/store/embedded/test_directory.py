@@ -227,11 +227,11 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     (directory / "FORMAT").write_text("headwater data directory, format 99\n")
     with pytest.raises(UnknownFormatError, match="format 99"):
         open_store(directory, UNFOLDED)
-    for older in (1, 2):
+    for older in (1, 2, 3):
         (directory / "FORMAT").write_text(f"headwater data directory, format {older}\n")
         with pytest.raises(UnknownFormatError, match=f"format {older}' of an unreleased version"):
             open_store(directory, UNFOLDED)
-    (directory / "FORMAT").write_text("headwater data directory, format 3\n")
+    (directory / "FORMAT").write_text("headwater data directory, format 4\n")
     connection = sqlite3.connect(directory / "index.db")
     write_meta(connection, "format", 7)
     connection.commit()

@@ -135,4 +135,4 @@ def test_a_stream_of_an_earlier_segment_becomes_garbage_once(directory: Director
     [size] = directory.connection.execute("SELECT SUM(size) FROM chunks").fetchone()
     assert size == 3
     with pytest.raises(sqlite3.IntegrityError):
-        directory.connection.execute("INSERT INTO garbage VALUES (1, 0)")
+        directory.connection.execute("INSERT INTO garbage VALUES (1, 0, 5, 0)")

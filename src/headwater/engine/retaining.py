@@ -1,0 +1,173 @@
+"""Retaining: finds what the retention of a stream does not keep, and trims it, also by hand.
+
+The state says that something may have to be trimmed (`StreamState.due_ms`). Which record is the first to be kept is
+looked up here: by time, by position, or by the marks of messages. Streams are trimmed at record boundaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from headwater.engine.catalogue import LoadedStream
+from headwater.engine.messages import FindRow
+from headwater.engine.ranges import Ranges
+from headwater.engine.reader import DurableReader
+from headwater.engine.rows import Rows
+from headwater.errors import InvalidOffsetError, OffsetTrimmedError, StreamGoneError, StreamNotFoundError
+from headwater.limits import COUNT_STEP_BYTES
+from headwater.log.commands import Command, Reply, Retain, Trim
+from headwater.log.content import ROWS, ContentKind
+from headwater.log.json_framing import count_messages
+from headwater.log.offsets import Offset
+from headwater.log.retention import Counted, Retention
+from headwater.log.row_framing import last_seqno_of
+from headwater.store.pieces import Piece
+
+
+class Retainer:
+    """Trims streams, by their retention and by hand."""
+
+    def __init__(
+        self,
+        reader: DurableReader,
+        ranges: Ranges,
+        rows: Rows,
+        now_ms: Callable[[], int],
+        execute: Callable[[Command], Awaitable[Reply]],
+    ) -> None:
+        self._reader = reader
+        self._ranges = ranges
+        self._rows = rows
+        self._now_ms = now_ms
+        self._execute = execute
+
+    # By retention
+
+    async def trim_due(self, path: str) -> None:
+        """Trim what the retention of a stream does not keep. Nothing happens if it is deleted in the meantime."""
+        try:
+            stream = await self._reader.find(path, renew=False)
+            if stream.retention is not None:
+                await self._trim(stream, await self._kept_from(stream, stream.retention))
+        except (StreamNotFoundError, StreamGoneError, OffsetTrimmedError):
+            """It was deleted, or trimmed by hand."""
+
+    async def _kept_from(self, stream: LoadedStream, retention: Retention) -> int:
+        """The position of the first record that the retention keeps."""
+        positions = [stream.first]
+        if retention.seconds is not None:
+            positions.append(await self._ranges.position_at(stream, self._now_ms() - retention.seconds * 1000))
+        if retention.bytes is not None:
+            positions.append(await self._fitting(stream, retention.bytes))
+        if retention.messages is not None:
+            positions.append(min(stream.tail, stream.state.counted.excess(retention.messages)))
+        return max(positions)
+
+    async def _fitting(self, stream: LoadedStream, size_bytes: int) -> int:
+        """The first of the last records that fit into a number of bytes, and at least the last record."""
+        goal = stream.tail - size_bytes
+        if goal <= stream.first:
+            return stream.first
+        last = await self._last(stream)
+        if goal >= last:
+            return last
+        position = await self._reader.boundary(stream, stream.first, goal)
+        return position if position == goal else (await self._reader.record_at(stream, position)).position
+
+    async def _last(self, stream: LoadedStream) -> int:
+        """The position of the last record; that of the tail if there is none."""
+        if stream.tail <= stream.first:
+            return stream.tail
+        return await self._reader.boundary(stream, stream.first, stream.tail - 1)
+
+    # By hand
+
+    async def trim(self, path: str, *, before: Offset | None, at_ms: int | None, seqno: int | None) -> Reply:
+        """Trim a stream before an offset, a time or a row. `before` None and no time and row is its tail. What is
+        trimmed already is no error, so that a request can be repeated."""
+        stream = await self._reader.find(path, renew=False)
+        try:
+            if seqno is not None:
+                position = await self._record_of(stream, seqno)
+            elif at_ms is not None:
+                position = await self._ranges.position_at(stream, at_ms)
+            else:
+                position = self._reader.position_of(stream, before)
+                await self._reader.check_boundary(stream, position)
+        except OffsetTrimmedError:
+            position = stream.first
+        return await self._trim(stream, position)
+
+    async def _record_of(self, stream: LoadedStream, seqno: int) -> int:
+        """The record with a row of a table."""
+        row = await self._rows.find(FindRow(stream.path, max(0, seqno - 1)))
+        if stream.id != row.table.id:
+            raise StreamNotFoundError("the table was deleted")
+        return row.start.record
+
+    async def _trim(self, stream: LoadedStream, position: int) -> Reply:
+        if position > stream.tail:
+            raise InvalidOffsetError(f"position {position} is not in this stream, which ends at {stream.tail}")
+        first_ms, seqno = 0, 0
+        last = await self._last(stream)
+        if position < stream.tail:
+            first_ms = (await self._reader.record_at(stream, position)).at_ms
+        if stream.state.kind >= ROWS:
+            seqno = await self._seqno_before(stream, position)
+        return await self._execute(Trim(stream.path, self._now_ms(), stream.id, position, first_ms, last, seqno))
+
+    async def _seqno_before(self, stream: LoadedStream, position: int) -> int:
+        """The SeqNo of the last row before a record."""
+        if position <= stream.first:
+            return stream.trimmed_seqno
+        start = await self._reader.boundary(stream, stream.first, position - 1)
+        return last_seqno_of((await self._reader.piece(stream, start, position, 1)).data)
+
+    # Changes
+
+    async def retain(self, path: str, changes: tuple[tuple[str, int | bool | None], ...]) -> Reply:
+        """Change fields of the retention of a stream. If messages are to be counted from now on, those that are there
+        are counted first. Messages that are appended while this happens are not counted, so that more are kept."""
+        stream = await self._reader.find(path, renew=False)
+        messages = dict(changes).get("messages")
+        counted = Counted()
+        if messages is not None and not stream.state.counted.marks:
+            counted = await self._count(stream, messages)
+        reply = await self._execute(Retain(path, self._now_ms(), changes, counted))
+        await self.trim_due(path)
+        return reply
+
+    async def _count(self, stream: LoadedStream, wanted: int) -> Counted:
+        """Count messages from the end of a stream, until there are enough."""
+        total, marks, end = 0, list[tuple[int, int]](), stream.tail
+        while end > stream.first and total < wanted:
+            start = await self._reader.boundary(stream, stream.first, max(stream.first, end - COUNT_STEP_BYTES))
+            position, records = start, list[tuple[int, int]]()
+            while position < end:
+                piece = await self._reader.piece(stream, position, end, COUNT_STEP_BYTES)
+                records += await asyncio.to_thread(_counts, stream.state.kind, piece)
+                position = piece.next
+            marks = records + marks
+            total += sum(count for _, count in records)
+            end = start
+        counted = Counted()
+        for position, count in marks:
+            counted = counted.add(position, count, wanted)
+        return counted
+
+
+def _counts(kind: ContentKind, piece: Piece) -> list[tuple[int, int]]:
+    """The position of each record of a piece, and how many messages it has."""
+    counts, start = [], piece.start
+    for end in piece.records():
+        data = piece.data[start - piece.start : end.position - piece.start]
+        counts.append((start, _count_of(kind, data)))
+        start = end.position
+    return counts
+
+
+def _count_of(kind: ContentKind, data: bytes) -> int:
+    if kind >= ROWS:
+        return data.count(b"\n")
+    return count_messages(data) if kind is ContentKind.JSON else 1

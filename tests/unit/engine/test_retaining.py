@@ -1,0 +1,220 @@
+"""Retention: what is kept of a stream, and trims by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from headwater.engine import Engine
+from headwater.engine.messages import FindRow, Read, ReadMore
+from headwater.errors import InvalidOffsetError, OffsetTrimmedError
+from headwater.limits import Limits
+from headwater.log.commands import Append, Create, ForkRequest, Reply
+from headwater.log.content import ContentKind
+from headwater.log.offsets import BEGINNING, Offset
+from headwater.log.quotas import Prefixes, PrefixQuota, Usage
+from headwater.log.retention import Counted, Retention
+from tests.unit.engine.test_engine import ManualClock, append, create, with_engine
+from tests.waiting import wait_for_async
+
+FAST = Limits(expiry_sweep_s=0.1, expiry_grace_s=0)
+
+
+async def content(engine: Engine, path: str) -> bytes:
+    return (await engine.read(Read(path, bytes_max=1_000_000))).data
+
+
+async def fill(engine: Engine, count: int, retention: Retention | None = None) -> list[Offset]:
+    """A stream with records of two bytes. Returns the offset after each."""
+    await engine.execute(create(engine, "a", retention=retention))
+    replies = [await engine.execute(append(engine, "a", b"%02d" % n)) for n in range(count)]
+    return [reply.tail for reply in replies if reply.tail is not None]
+
+
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        (Retention(bytes=6), b"070809"),
+        (Retention(bytes=7), b"070809"),
+        (Retention(bytes=1), b"09"),  # at least the last record
+        (Retention(messages=4), b"06070809"),
+        (Retention(messages=4, bytes=6), b"070809"),
+        (Retention(messages=100, bytes=100, seconds=100), b"00010203040506070809"),
+    ],
+)
+def test_what_is_kept(retention: Retention, left: bytes) -> None:
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 10, retention)
+        await wait_for_async(lambda: content(engine, "a"), left)
+        info = await engine.info("a")
+        assert (info.first, info.tail, info.retention) == (20 - len(left), 20, retention)
+        assert (await engine.read(Read("a", info.first_offset, bytes_max=100))).data == left
+        for offset in offsets:
+            if offset.position < info.first:
+                with pytest.raises(OffsetTrimmedError) as error:
+                    await engine.read(Read("a", offset))
+                assert error.value.first == (info.id, info.first)
+
+    with_engine(body, limits=FAST)
+
+
+def test_records_that_are_too_old_go() -> None:
+    clock = ManualClock()
+
+    async def body(engine: Engine) -> None:
+        await fill(engine, 3, Retention(seconds=10))
+        clock.ms += 9_000
+        await engine.execute(append(engine, "a", b"03"))
+        await asyncio.sleep(1)
+        assert await content(engine, "a") == b"00010203"
+        clock.ms += 1_001
+        await wait_for_async(lambda: content(engine, "a"), b"03")
+        clock.ms += 10_000
+        await wait_for_async(lambda: content(engine, "a"), b"")
+        info = await engine.info("a")
+        assert info.first == info.tail == 8
+        await engine.execute(append(engine, "a", b"04"))
+        assert await content(engine, "a") == b"04"
+        clock.ms += 10_001
+        await wait_for_async(lambda: content(engine, "a"), b"")
+
+    with_engine(body, limits=FAST, clock=clock)
+
+
+def test_messages_of_a_json_stream_are_counted_and_records_stay_whole() -> None:
+    async def body(engine: Engine) -> None:
+        command = Create(path="a", now_ms=engine.now_ms(), content_type="application/json", body=b"[1,2,3]")
+        await engine.execute(command)
+        for body in (b"[4,5]", b"6", b"[7,8,9]"):
+            await engine.execute(Append("a", engine.now_ms(), body, "application/json"))
+        await engine.retain("a", (("messages", 5),))  # counts those that are there
+        await wait_for_async(lambda: content(engine, "a"), b"4,5,6,7,8,9,")
+        await engine.execute(Append("a", engine.now_ms(), b"[10,11]", "application/json"))
+        await wait_for_async(lambda: content(engine, "a"), b"7,8,9,10,11,")
+        reply = await engine.retain("a", (("messages", None),))
+        assert reply.retention is None
+        await engine.execute(Append("a", engine.now_ms(), b"[12,13,14,15]", "application/json"))
+        await asyncio.sleep(1)
+        assert (await content(engine, "a")).startswith(b"7,")
+
+    with_engine(body, limits=FAST, run=asyncio.run)
+
+
+def test_marks_are_bounded_and_never_keep_too_little() -> None:
+    for kept in (1, 5, 100, 1_000, 10_000):
+        counted = Counted()
+        for position in range(20_000):
+            counted = counted.add(position, 1, kept).after(counted.excess(kept))
+            assert len(counted.marks) <= 3 * 64
+            left = position + 1 - counted.excess(kept)
+            assert min(kept, position + 1) <= left <= max(position + 1 if position < kept else 0, kept + kept // 64 + 1)
+
+
+@pytest.mark.parametrize("target", ["offset", "time", "tail"])
+def test_a_trim_by_hand_can_be_repeated(target: str) -> None:
+    clock = ManualClock()
+
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 5)
+        clock.ms += 1_000
+        at_ms = clock.ms
+        await engine.execute(append(engine, "a", b"05"))
+        trims: dict[str, Callable[[], object]] = {
+            "offset": lambda: engine.trim("a", before=offsets[2]),
+            "time": lambda: engine.trim("a", at_ms=at_ms),
+            "tail": lambda: engine.trim("a"),
+        }
+        left = {"offset": b"030405", "time": b"05", "tail": b""}[target]
+        for _ in range(2):
+            reply = await trims[target]()  # type: ignore[misc]
+            assert isinstance(reply, Reply)
+            assert reply.first is not None
+            assert reply.first.position == 12 - len(left)
+            assert await content(engine, "a") == left
+        if target == "offset":
+            with pytest.raises(InvalidOffsetError):
+                await engine.trim("a", before=Offset(offsets[0].id, 9))  # inside a record
+        with pytest.raises(InvalidOffsetError):
+            await engine.trim("a", before=Offset(offsets[0].id, 99))
+
+    with_engine(body, clock=clock)
+
+
+def test_a_live_reader_that_is_behind_the_beginning_is_refused() -> None:
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 5)
+        await engine.trim("a", before=offsets[3])
+        with pytest.raises(OffsetTrimmedError):
+            await engine.read_more(ReadMore(offsets[0].id, 2))
+
+    with_engine(body)
+
+
+def test_a_fork_begins_where_its_source_began_and_keeps_its_bytes() -> None:
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 6)
+        await engine.trim("a", before=offsets[1])
+        with pytest.raises(OffsetTrimmedError):
+            await engine.execute(create(engine, "b", fork=ForkRequest("a", offsets[0])))
+        await engine.execute(create(engine, "b", fork=ForkRequest("a", offsets[3])))
+        await engine.trim("a")
+        assert await content(engine, "b") == b"0203"
+        await engine.execute(append(engine, "b", b"xx"))
+        assert (await engine.info("b")).first == 4
+        await engine.trim("b", before=offsets[2])
+        assert await content(engine, "b") == b"03xx"
+        await engine.trim("b")
+        assert await content(engine, "b") == b""
+        assert (await engine.read(Read("b", BEGINNING))).start == 10
+
+    with_engine(body)
+
+
+def test_rows_of_a_trimmed_table() -> None:
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "t", kind=ContentKind.ROWS))
+        for n in range(10):
+            await engine.execute(append(engine, "t", b"+\tk%d\tv\n" % n))
+        reply = await engine.trim("t", seqno=5)
+        assert reply.first_seqno == 5
+        for since_id in (0, 4, -100):
+            row = await engine.find_row(FindRow("t", since_id))
+            assert (row.since_id, row.start.position) == (4, row.table.first)
+        assert (await engine.find_row(FindRow("t", 6))).since_id == 6
+        with pytest.raises(OffsetTrimmedError) as error:
+            await engine.find_row(FindRow("t", 3))
+        assert error.value.first_seqno == 5
+        await engine.retain("t", (("messages", 2),))
+        assert (await engine.find_row(FindRow("t", 0))).since_id == 8
+        await engine.trim("t")
+        assert (await engine.find_row(FindRow("t", 0))).since_id == 10
+        await engine.execute(append(engine, "t", b"+\tlast\tv\n"))
+        assert (await engine.info("t")).last_seqno == 11
+
+    with_engine(body, run=asyncio.run)
+
+
+def test_trimmed_bytes_do_not_count_for_quotas() -> None:
+    usage = Usage(Prefixes([PrefixQuota("a", bytes_max=100)]))
+
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 10)
+        quota = usage.prefixes.by_prefix["a"]
+        assert usage.of(quota).bytes == 20
+        await engine.trim("a", before=offsets[6])
+        assert usage.of(quota).bytes == 6
+
+    with_engine(body, usage=usage)
+
+
+def test_a_create_compares_the_retention_only_if_there_is_one() -> None:
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "a", retention=Retention(bytes=5)))
+        assert (await engine.execute(create(engine, "a"))).existed
+        assert (await engine.execute(create(engine, "a", retention=Retention(bytes=5)))).existed
+        with pytest.raises(Exception, match="different retention"):
+            await engine.execute(create(engine, "a", retention=Retention(bytes=6)))
+
+    with_engine(body)
