@@ -58,7 +58,8 @@ HeadwaterError
 │   ├── StreamGoneError            410
 │   ├── NotFollowedError           410
 │   ├── OffsetGoneError            410
-│   │   └── OffsetLostError        410
+│   │   ├── OffsetLostError        410
+│   │   └── OffsetTrimmedError     410
 │   ├── TailMovedError             412
 │   ├── BodyTooLargeError          413
 │   │   └── TooManyMessagesError   413

@@ -29,7 +29,7 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 KEEP_ALL = Retention()
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CountMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A record boundary, and how many of the counted messages are before it."""
 
     position: int
@@ -40,13 +40,13 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The messages of a stream that were counted."""
 
     total: int = 0
-    marks: tuple[Mark, ...] = ()  # oldest first
+    marks: tuple[CountMark, ...] = ()  # oldest first
 
     def add(self, position: int, messages: int, kept: int) -> Counted:
         """Count the messages of a record that begins at a position. `kept` is how many messages are to be kept."""
         marks = self.marks
         if not marks or self.total - marks[-1].before >= max(1, kept // RETENTION_MARKS):
-            marks = (*marks, Mark(position, self.total))
+            marks = (*marks, CountMark(position, self.total))
         return Counted(self.total + messages, marks)
 
     def excess(self, kept: int) -> int:

@@ -70,7 +70,7 @@ class Listed(msgspec.Struct, frozen=True):
 _lists = msgspec.msgpack.Decoder(Listed)
 
 
-class Retention(enum.Enum):
+class ListLifetime(enum.Enum):
     """How long the list of a batch is needed."""
 
     UNTIL_NEXT_BATCH = "a query replays its last batch, and no other"
@@ -79,7 +79,7 @@ class Retention(enum.Enum):
 
 
 class Ledger:
-    def __init__(self, client: Client, writer: str, keep: Retention, request_bytes: int) -> None:
+    def __init__(self, client: Client, writer: str, keep: ListLifetime, request_bytes: int) -> None:
         self._client = client
         self._writer = writer
         self._keep = keep
@@ -114,7 +114,7 @@ class Ledger:
         try:
             return stream.append_body(body, producer=producer)
         except StreamNotFoundError:
-            ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is Retention.NONE else None
+            ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is ListLifetime.NONE else None
             stream.create(content_type=BYTES, ttl_s=ttl_s)
             return stream.append_body(body, producer=producer)
 
@@ -147,12 +147,12 @@ class Ledger:
             raise BatchReusedError(f"{message} with {how}. {self._way_out(batch)}")
 
     def _label(self, batch: int) -> str:
-        if self._keep is Retention.UNTIL_NEXT_BATCH:
+        if self._keep is ListLifetime.UNTIL_NEXT_BATCH:
             return f"batch {batch} of this query"
         return f"the write with this writeId and the writeVersion {batch}"
 
     def _way_out(self, batch: int) -> str:
-        if self._keep is Retention.UNTIL_NEXT_BATCH:
+        if self._keep is ListLifetime.UNTIL_NEXT_BATCH:
             return (
                 "Nothing was written. If the checkpoint was copied, use its original target, or a new checkpoint with"
                 f" startingOffsets. If offsets/{batch} of the checkpoint was deleted, restore it. If the query produces"
@@ -176,7 +176,7 @@ class Ledger:
 
         Returns whether an earlier attempt of the batch has passed the fence before.
         """
-        if self._keep is Retention.NONE:
+        if self._keep is ListLifetime.NONE:
             return False
         fence = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/fence", content_type=BYTES)
         try:
@@ -186,7 +186,7 @@ class Ledger:
 
     def forget(self, batch: int) -> None:
         """Delete the lists and staged rows that no retry can need any more."""
-        if self._keep is Retention.NONE:
+        if self._keep is ListLifetime.NONE:
             discard(self._client, {f"{directory(self._writer, batch)}/list"})
         current = f"{directory(self._writer, batch)}/"
         try:
@@ -198,7 +198,7 @@ class Ledger:
 
     def _forget_unlisted(self, batch: int) -> None:
         """Delete the previous list on a server that cannot list streams. A stream has the number of the last batch."""
-        if self._keep is Retention.NONE:
+        if self._keep is ListLifetime.NONE:
             return
         last = self._client.stream(f"{JOURNAL_ROOT}/{self._writer}/last", content_type=BYTES)
         try:

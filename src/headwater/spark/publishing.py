@@ -25,7 +25,7 @@ from headwater.errors import (
 )
 from headwater.spark.appending import Appending, is_final, joined
 from headwater.spark.catalogue import NamedStreams
-from headwater.spark.ledger import Ledger, Listed, Retention
+from headwater.spark.ledger import Ledger, Listed, ListLifetime
 from headwater.spark.options import WriteOptions
 from headwater.spark.staging import RowChunk, Storage, StoredRowsGoneError, discard, place_of
 from headwater.spark.targets import check_stream, make_target, target_name
@@ -37,7 +37,7 @@ class Publisher:
     """Publishes batches of one writer."""
 
     def __init__(
-        self, client: Client, options: WriteOptions, writer: str, keep: Retention = Retention.UNTIL_NEXT_BATCH
+        self, client: Client, options: WriteOptions, writer: str, keep: ListLifetime = ListLifetime.UNTIL_NEXT_BATCH
     ) -> None:
         self._client = client
         self._options = options
@@ -85,7 +85,7 @@ class Publisher:
         """The chunks of all tasks, in order. Inline rows are staged first if there are many."""
         chunks = [chunk for part in parts for chunk in part]
         inline = sum(len(chunk.data) for chunk in chunks)
-        if inline and (self._keep is Retention.FOREVER or inline > self._options.max_request_bytes // 2):
+        if inline and (self._keep is ListLifetime.FOREVER or inline > self._options.max_request_bytes // 2):
             storage, stored = Storage(self._client, place_of(self._writer, batch, 0)), list[RowChunk]()
             for is_inline, group in itertools.groupby(chunks, lambda chunk: bool(chunk.data)):
                 some = list(group)

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import HeadwaterError, OptionError
 from headwater.protocol.tables.paths import surl_path
-from headwater.spark.ledger import Retention
+from headwater.spark.ledger import ListLifetime
 from headwater.spark.options import WriteOptions
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Content, Gatherer, RowChunk, place_of, sum_of
@@ -47,7 +47,7 @@ class TaskResult(WriterCommitMessage):
 class _Writing:
     """Common part of both writers. It is pickled for the tasks, so it holds settings and no open resources."""
 
-    _keep = Retention.UNTIL_NEXT_BATCH
+    _keep = ListLifetime.UNTIL_NEXT_BATCH
     _patient = False
     _summed = False  # whether a repeated write is recognised by its rows
 
@@ -131,7 +131,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, encoder: MakeEncoder, *, overwrite: bool) -> None:
         super().__init__(options, schema, encoder, overwrite=overwrite)
         self._id = uuid.uuid4().hex if options.write_id is None else _id_for(options.write_id, options)
-        self._keep = Retention.NONE if options.write_id is None else Retention.FOREVER
+        self._keep = ListLifetime.NONE if options.write_id is None else ListLifetime.FOREVER
         self._summed = options.write_id is not None and options.check_repeats
         self._version = options.write_version
 

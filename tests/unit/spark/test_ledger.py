@@ -14,7 +14,7 @@ import pytest
 
 from headwater.errors import BatchReusedError, SchemaError
 from headwater.log.content import ContentKind
-from headwater.spark.ledger import Retention
+from headwater.spark.ledger import ListLifetime
 from headwater.spark.options import JOURNAL_ROOT, WriteOptions, write_options
 from headwater.spark.publishing import Publisher
 from headwater.spark.sinks import offsets_directory, offsets_of
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 class Writer:
     """Publishes batches like a sink that identifies them by their rows or by their offsets."""
 
-    def __init__(self, server: Server, keep: Retention, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, server: Server, keep: ListLifetime, transport: httpx.BaseTransport | None = None) -> None:
         self._server = server
         self._transport = transport
         self._keep = keep
@@ -66,8 +66,8 @@ class Writer:
         return [path for path in self.kept() if not path.endswith(("/list", "/fence"))]
 
 
-@pytest.mark.parametrize("keep", [Retention.UNTIL_NEXT_BATCH, Retention.FOREVER])
-def test_the_same_rows_in_another_order_are_the_same_batch(server: Server, keep: Retention) -> None:
+@pytest.mark.parametrize("keep", [ListLifetime.UNTIL_NEXT_BATCH, ListLifetime.FOREVER])
+def test_the_same_rows_in_another_order_are_the_same_batch(server: Server, keep: ListLifetime) -> None:
     writer = Writer(server, keep)
     rows = list(range(50))
     writer.publish(0, rows)
@@ -77,7 +77,7 @@ def test_the_same_rows_in_another_order_are_the_same_batch(server: Server, keep:
 
 
 def test_two_dataframes_with_one_write_id(server: Server) -> None:
-    writer = Writer(server, Retention.FOREVER)
+    writer = Writer(server, ListLifetime.FOREVER)
     writer.publish(4, [1, 2])
     with pytest.raises(
         BatchReusedError, match=r"writeVersion 4 was recorded.*with 2 rows.*a different writeId for each DataFrame"
@@ -93,7 +93,7 @@ def test_two_dataframes_with_one_write_id(server: Server) -> None:
 
 def test_a_batch_number_that_is_used_for_other_offsets(server: Server) -> None:
     """As when the last offset file of a checkpoint was deleted and the stream has grown since."""
-    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer = Writer(server, ListLifetime.UNTIL_NEXT_BATCH)
     writer.publish(0, [1, 2], offsets="offsets a")
     with pytest.raises(BatchReusedError, match=r"batch 0 of this query was recorded.*restore it"):
         writer.publish(0, [1, 2, 3], offsets="offsets b")
@@ -102,7 +102,7 @@ def test_a_batch_number_that_is_used_for_other_offsets(server: Server) -> None:
 
 
 def test_a_checkpoint_that_was_copied_to_another_target(server: Server) -> None:
-    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer = Writer(server, ListLifetime.UNTIL_NEXT_BATCH)
     writer.publish(0, [1, 2])
     first, writer.options = writer.options.target, writer.for_target(f"targets/{writer.writer}-copy")
     with pytest.raises(BatchReusedError, match=f"for the stream {first}, not for the stream {first}-copy"):
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_was_copied_to_another_target(server: Server) -> None:
 
 def test_unknown_origins_are_not_compared(server: Server) -> None:
     """Lists of older versions have no origin, and a checkpoint may have moved to where it cannot be read."""
-    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer = Writer(server, ListLifetime.UNTIL_NEXT_BATCH)
     writer.publish(0, [1, 2], offsets="offsets a")
     writer.publish(0, [2, 1])
     assert writer.published() == [1, 2]
@@ -147,7 +147,7 @@ def test_the_offsets_of_a_batch(tmp_path: Path) -> None:
 
 def test_a_batch_that_a_target_refused_is_computed_again(server: Server) -> None:
     """Nothing of it was appended, so corrected options apply: another content type, another target."""
-    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer = Writer(server, ListLifetime.UNTIL_NEXT_BATCH)
     with client_of(server) as client:
         client.stream(writer.options.target or "").create(content_type="text/plain")
     writer.options = msgspec.structs.replace(writer.options, content_type="application/json")  # as it was when planned
@@ -160,7 +160,7 @@ def test_a_batch_that_a_target_refused_is_computed_again(server: Server) -> None
 
 
 def test_a_retry_completes_a_partly_appended_batch(server: Server) -> None:
-    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer = Writer(server, ListLifetime.UNTIL_NEXT_BATCH)
     other = f"targets/{writer.writer}-other"
     with client_of(server) as client:
         client.stream(other).create(closed=True)
@@ -191,7 +191,7 @@ class Amnesiac(httpx.HTTPTransport):
 
 def test_a_lost_response_to_a_list_that_is_stored_in_pieces(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
-    writer = Writer(server, Retention.UNTIL_NEXT_BATCH)
+    writer = Writer(server, ListLifetime.UNTIL_NEXT_BATCH)
     writer.options = msgspec.structs.replace(writer.options, max_request_bytes=200)
     for transport in (Amnesiac(verify=False), httpx.HTTPTransport(verify=False)):
         with contextlib.suppress(Killed), client_of(server, transport) as client:
@@ -212,8 +212,8 @@ class Unlisted(httpx.HTTPTransport):
         return super().handle_request(request)
 
 
-@pytest.mark.parametrize("keep", [Retention.UNTIL_NEXT_BATCH, Retention.FOREVER])
-def test_lists_are_deleted_on_a_server_that_cannot_list_streams(server: Server, keep: Retention) -> None:
+@pytest.mark.parametrize("keep", [ListLifetime.UNTIL_NEXT_BATCH, ListLifetime.FOREVER])
+def test_lists_are_deleted_on_a_server_that_cannot_list_streams(server: Server, keep: ListLifetime) -> None:
     writer = Writer(server, keep, Unlisted(verify=False))
     for batch in (0, 1, 2, 40, 41):
         writer.publish(batch, [batch])
