@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -33,6 +33,7 @@ from headwater.store.embedded.index import IndexReader
 from headwater.store.embedded.journal import encode_records
 from headwater.store.embedded.journal_writer import DiskFullError, JournalFailedError, JournalWriter
 from headwater.store.embedded.layout import is_locked
+from headwater.store.embedded.lookups import Lookups
 from headwater.store.embedded.maintenance import Maintenance
 from headwater.store.embedded.read_ahead import ReadAhead
 from headwater.store.embedded.recovery import Recovered
@@ -97,6 +98,7 @@ class EmbeddedStore:
         self._limits = limits
         self._unfolded = recovered.unfolded
         self._idle: list[IndexReader] = []  # idle connections to the index
+        self._lookups = None if parts.readers is None else Lookups(parts.readers, self._ask_here)
         self._read_ahead = ReadAhead(self._read_index)
         self._held: tuple[Sequence[Commit], dict[int, StreamState], Done] | None = None  # waits for the fold
         self._broken: Exception | None = None  # after a failed sync, nothing more is written
@@ -303,7 +305,7 @@ class EmbeddedStore:
         unfolded = self._unfolded
         state = None
         if path not in unfolded.paths:
-            state = await self._ask_current_index(lambda index: index.by_path(path))
+            state = await self._ask_current_index(lambda index: index.by_path(path), self._look_up)
         if path in unfolded.paths:
             stream_id = unfolded.paths[path]
             return None if stream_id is None else await self.load_id(stream_id)
@@ -316,7 +318,7 @@ class EmbeddedStore:
         if stream_id in self._unfolded.deleted:
             return None
         recent = self._unfolded.states.get(stream_id)  # before the index, because of folds
-        state = await self._ask_index(lambda index: index.by_id(stream_id))
+        state = await self._look_up(lambda index: index.by_id(stream_id))
         return state if recent is None else _merged(recent, state)
 
     async def page(self, prefix: str, after: str, limit: int) -> StatePage:
@@ -410,7 +412,7 @@ class EmbeddedStore:
     async def document(self, key: str) -> Document | None:
         if key in self._unfolded.documents:
             return self._unfolded.documents[key]
-        return await self._ask_index(lambda index: index.document(key))
+        return await self._look_up(lambda index: index.document(key))
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         documents: list[Document] = []
@@ -436,11 +438,16 @@ class EmbeddedStore:
     async def _read_index(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
         return await self._ask_index(lambda index: index.read(stream_id, start, end, bytes_max))
 
-    async def _ask_current_index(self, ask: Callable[[IndexReader], T]) -> T:
+    async def _ask_current_index(
+        self,
+        ask: Callable[[IndexReader], T],
+        query: Callable[[Callable[[IndexReader], T]], Awaitable[T]] | None = None,
+    ) -> T:
         """Query the index, and repeat this if a segment was folded in the meantime."""
+        query = query or self._ask_index
         while True:
             forgotten = self._unfolded.forgotten
-            answer = await self._ask_index(ask)
+            answer = await query(ask)
             if forgotten == self._unfolded.forgotten:
                 return answer
 
@@ -448,6 +455,13 @@ class EmbeddedStore:
         if self._parts.readers is None:
             return self._ask_here(ask)
         return await asyncio.get_running_loop().run_in_executor(self._parts.readers, self._ask_here, ask)
+
+    async def _look_up(self, ask: Callable[[IndexReader], T]) -> T:
+        """The same for a single row."""
+        if self._lookups is None:
+            return self._ask_here(ask)
+        answer: T = await self._lookups.ask(ask)
+        return answer
 
     def _ask_here(self, ask: Callable[[IndexReader], T]) -> T:
         """Query the index with a connection that no other thread uses."""
