@@ -18,7 +18,7 @@ from headwater.log.json_framing import UNREADABLE
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.paths import RESERVED
-from headwater.protocol.tables.headers import LAST_SEQNO
+from headwater.protocol.tables.headers import FIRST_SEQNO, LAST_SEQNO
 
 
 class _CodedError(msgspec.Struct, frozen=True):
@@ -87,6 +87,9 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
     elif isinstance(error, errors.TailMovedError):
         error.offset = reply.headers.get(headers.NEXT_OFFSET, "")
         error.last_seqno = integer(reply, LAST_SEQNO)
+    elif isinstance(error, errors.OffsetTrimmedError):
+        error.first_offset = reply.headers.get(headers.FIRST_OFFSET, "")
+        error.first_seqno = integer(reply, FIRST_SEQNO)
     elif isinstance(error, errors.AlreadyClaimedError):
         error.holder, error.generation = problem.error.current_holder, problem.error.generation
     return error

@@ -38,7 +38,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 class BusyStream(msgspec.Struct, frozen=True):
     path: str
-    tail: int
+    size: int  # bytes that are there, inherited ones too
     readers: int
     bytes_per_s: float
     appends_per_s: float
@@ -94,9 +94,10 @@ class Sampler:
             if count % limits.TOP_STREAMS_PER_TURN == 0:
                 await asyncio.sleep(0)
             rates = self._rates(stream, over_s)
-            rank = (float(stream.tail), rates[0]) if by_size else (rates[0], float(stream.tail))
+            size = stream.tail - stream.first
+            rank = (float(size), rates[0]) if by_size else (rates[0], float(size))
             if len(best) < limit or rank > best[0][0]:
-                busy = BusyStream(stream.path, stream.tail, _readers(stream), *rates)
+                busy = BusyStream(stream.path, size, _readers(stream), *rates)
                 (heapq.heappush if len(best) < limit else heapq.heapreplace)(best, (rank, stream.id, busy))
         return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)
 

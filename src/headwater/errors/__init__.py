@@ -16,6 +16,7 @@ HeadwaterError
 │   │   ├── EmptyBodyError         400
 │   │   ├── MissingContentTypeError 400
 │   │   ├── InvalidForkError       400
+│   │   ├── InvalidRetentionError  400
 │   │   ├── InvalidSubscriptionError 400
 │   │   ├── WebhookUrlRejectedError 400
 │   │   └── NewEpochSequenceError  400

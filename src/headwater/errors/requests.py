@@ -65,6 +65,10 @@ class InvalidForkError(BadRequestError):
     title = "Invalid fork"
 
 
+class InvalidRetentionError(BadRequestError):
+    title = "Invalid retention"
+
+
 class InvalidSubscriptionError(BadRequestError):
     title = "Invalid request to a subscription"
     protocol_code = "INVALID_REQUEST"
@@ -353,8 +357,9 @@ class OffsetTrimmedError(OffsetGoneError):
         self, detail: str = "", *, first: tuple[int, int] | None = None, first_seqno: int | None = None
     ) -> None:
         super().__init__(detail)
-        self.first = first  # the id that the first position belongs to, and the position
-        self.first_seqno = first_seqno  # of a table
+        self.first = first  # set by the server: the id that the first position belongs to, and the position
+        self.first_offset = ""  # set by the client: the offset of the first data that is there
+        self.first_seqno = first_seqno  # of a table: rows with smaller SeqNos are gone
 
 
 class TailMovedError(RequestError):

@@ -57,7 +57,8 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     documents: tuple[WriteDocument, ...] = ()  # written in the same record
     owner: str = ""  # the token that the stream counts for
     keeper: Keeper | None = None  # of a view
-    retention: Retention | None = None  # None: none, and that of an existing stream is not compared
+    retention: Retention | None = None  # None: the default one, and that of an existing stream is not compared
+    default_retention: Retention | None = None  # of a new stream that is created without one
 
 
 class Append(msgspec.Struct, frozen=True):

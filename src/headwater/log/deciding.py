@@ -24,6 +24,7 @@ from headwater.errors import (
     DocumentConflictError,
     EmptyBodyError,
     InvalidForkError,
+    InvalidRetentionError,
     MissingContentTypeError,
     PathBlockedError,
     ReadOnlyError,
@@ -69,7 +70,7 @@ from headwater.log.events import (
 )
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
-from headwater.log.retention import KEEP_ALL, Counted
+from headwater.log.retention import KEEP_ALL, Counted, Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
 
@@ -224,7 +225,7 @@ def _matching(existing: StreamState, command: Create) -> Reply:
         ("time-to-live or expiry", _expiry_matches(existing, command)),
         ("closure", existing.closed == command.closed),
         ("fork", _fork_matches(existing.fork, command.fork)),
-        ("retention", command.retention in (None, existing.retention)),
+        ("retention", command.retention in (None, existing.retention or KEEP_ALL)),
         (f"source: {_source_text(existing)}", (existing.keeper is None) == (command.keeper is None)),
     ):
         if not matches:
@@ -266,6 +267,7 @@ def _fresh(command: Create, messages_max: int) -> Created:
     content_type = command.content_type or DEFAULT_CONTENT_TYPE
     kind = kind_of(content_type) if command.kind is None else command.kind
     data, messages = _kept(kind, command, messages_max, 0, command.now_ms)
+    retention = _first_retention(kind, command)
     return Created(
         id=command.stream_id,
         path=command.path,
@@ -278,9 +280,30 @@ def _fresh(command: Create, messages_max: int) -> Created:
         data=data,
         owner=command.owner,
         keeper=command.keeper,
-        retention=command.retention,
-        messages=messages if command.retention else 0,
+        retention=retention,
+        messages=messages if retention is not None else 0,
     )
+
+
+def _first_retention(kind: ContentKind, command: Create) -> Retention | None:
+    """The retention of a new stream. A default that is to compact does not apply to what cannot be compacted."""
+    retention = command.retention
+    if retention is None:
+        retention = command.default_retention or KEEP_ALL
+        if kind not in _COMPACTABLE:
+            retention = retention.changed((("compact", False), ("compact_after_s", None)))
+    _check_retention(kind, retention)
+    return None if retention == KEEP_ALL else retention
+
+
+_COMPACTABLE = (ContentKind.JSON, ContentKind.ROWS, ContentKind.MIRROR)
+
+
+def _check_retention(kind: ContentKind, retention: Retention) -> None:
+    if retention.compact and kind not in _COMPACTABLE:
+        raise InvalidRetentionError("only JSON streams of state events and tables can be compacted; this is neither")
+    if retention.compact_after_s is not None and not retention.compact:
+        raise InvalidRetentionError("a time after which to compact needs compaction, which is off; turn it on as well")
 
 
 def _kept(
@@ -316,6 +339,7 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
     at_ms = max(command.now_ms, source.appended_ms)  # times never decrease within a stream
     last_seqno = source.last_seqno if request.offset is None else request.last_seqno
     data, messages = _kept(source.kind, command, messages_max, last_seqno, at_ms)
+    retention = _first_retention(source.kind, command)
     created = Created(
         id=command.stream_id,
         path=command.path,
@@ -340,8 +364,8 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         owner=command.owner,
         first=min(source.first, names.lineage[-1].end),
         trimmed_seqno=source.trimmed_seqno,
-        retention=command.retention,
-        messages=messages if command.retention else 0,
+        retention=retention,
+        messages=messages if retention is not None else 0,
     )
     return created, (ForkAdded(source.id, names.lineage[-1].end), created)
 
@@ -458,6 +482,7 @@ def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int)
 def _retain(state: StreamState, command: Retain) -> Decision:
     before = state.retention or KEEP_ALL
     retention = before.changed(command.changes)
+    _check_retention(state.kind, retention)
     counted = Counted()
     if retention.messages is not None:
         counted = state.counted if before.messages is not None and state.counted.marks else command.counted

@@ -82,7 +82,9 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         """The error for a position before the first one that is there."""
         beginning = self.at(first)
         return OffsetTrimmedError(
-            f"position {position} was trimmed; the stream begins at {first}", first=(beginning.id, beginning.position)
+            f"position {position} was trimmed, the stream begins at {first}; discard what was read of this stream, and "
+            "read it from the beginning",
+            first=(beginning.id, beginning.position),
         )
 
     def _refusal(self, tail: int, offset: Offset, timeline: int) -> InvalidOffsetError | OffsetGoneError:

@@ -48,7 +48,7 @@ _ALLOWED_HEADERS = ", ".join(
         "last-event-id",
     )
 )
-_ALLOWED_METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+_ALLOWED_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 class Access:

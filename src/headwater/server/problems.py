@@ -11,6 +11,7 @@ from headwater.errors import (
     ForbiddenError,
     HeadwaterError,
     MethodNotAllowedError,
+    OffsetTrimmedError,
     SequenceGapError,
     StaleEpochError,
     StreamClosedError,
@@ -24,7 +25,7 @@ from headwater.protocol import encodings
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
-from headwater.protocol.tables.headers import LAST_SEQNO
+from headwater.protocol.tables.headers import FIRST_SEQNO, LAST_SEQNO
 from headwater.server.http import Response
 
 _UNAVAILABLE = 503
@@ -54,7 +55,15 @@ def _members(error: HeadwaterError) -> dict[str, object]:
         "detail": error.detail or error.title,
         "retryable": error.retryable,
         **({"stream": error.stream} if error.stream else {}),
+        **(_beginning(error) if isinstance(error, OffsetTrimmedError) else {}),
     }
+
+
+def _beginning(error: OffsetTrimmedError) -> dict[str, object]:
+    """Where a stream or table begins."""
+    if error.first_seqno is not None:
+        return {"first_seqno": error.first_seqno}
+    return {} if error.first is None else {"first_offset": format_offset(Offset(*error.first))}
 
 
 def _coded(error: HeadwaterError) -> dict[str, object]:
@@ -85,13 +94,6 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
     elif isinstance(error, SequenceGapError) and error.expected is not None:
         facts.append((headers.PRODUCER_EXPECTED_SEQ, str(error.expected)))
         facts.append((headers.PRODUCER_RECEIVED_SEQ, str(error.received)))
-    elif isinstance(error, StreamClosedError) and error.tail is not None:
-        facts.append((headers.CLOSED, "true"))
-        facts.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
-    elif isinstance(error, TailMovedError) and error.last_seqno is not None:
-        facts.append((LAST_SEQNO, str(error.last_seqno)))
-    elif isinstance(error, TailMovedError) and error.tail is not None:
-        facts.append((headers.NEXT_OFFSET, format_offset(Offset(*error.tail))))
     elif isinstance(error, MethodNotAllowedError):
         facts.append(("allow", ", ".join(error.allowed)))
     elif isinstance(error, UnauthorizedError):
@@ -100,4 +102,18 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
         facts.append(("www-authenticate", 'Bearer realm="headwater", error="insufficient_scope"'))
     elif isinstance(error, UnsupportedEncodingError):
         facts.append(("accept-encoding", encodings.IDENTITY))
-    return facts
+    return facts + _ends(error)
+
+
+def _ends(error: HeadwaterError) -> list[tuple[str, str]]:
+    """Where a stream or table ends or begins, if the error names that."""
+    if isinstance(error, OffsetTrimmedError):
+        if error.first_seqno is not None:
+            return [(FIRST_SEQNO, str(error.first_seqno))]
+        return [] if error.first is None else [(headers.FIRST_OFFSET, format_offset(Offset(*error.first)))]
+    if isinstance(error, TailMovedError) and error.last_seqno is not None:
+        return [(LAST_SEQNO, str(error.last_seqno))]
+    if isinstance(error, TailMovedError | StreamClosedError) and error.tail is not None:
+        closed = [(headers.CLOSED, "true")] if isinstance(error, StreamClosedError) else []
+        return [*closed, (headers.NEXT_OFFSET, format_offset(Offset(*error.tail)))]
+    return []

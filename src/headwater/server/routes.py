@@ -24,6 +24,7 @@ from headwater.limits import (
 from headwater.protocol.streams.paths import LIVE_PATH, RESERVED, STREAM_ROOT, parse_path
 from headwater.protocol.subscriptions.config import parse_id
 from headwater.protocol.tables import paths as tables
+from headwater.server import retention
 from headwater.server.auth import sign
 from headwater.server.auth.route_rules import (
     ADMIN,
@@ -37,6 +38,7 @@ from headwater.server.auth.route_rules import (
     NOTIFY,
     OPEN,
     READ,
+    RETAIN,
     SERVER,
     SUBSCRIBE,
     WAKE,
@@ -133,6 +135,7 @@ _ROUTES = (
     Route("POST", f"{STREAM_ROOT}{{path}}", APPEND, write=writes.append),
     Route("GET", f"{STREAM_ROOT}{{path}}", READ, read=reads.read),
     Route("HEAD", f"{STREAM_ROOT}{{path}}", READ, read=reads.head),
+    Route("PATCH", f"{STREAM_ROOT}{{path}}", RETAIN, write=retention.retain),
     Route("DELETE", f"{STREAM_ROOT}{{path}}", DELETE, write=writes.delete),
     Route("GET", f"{TABLE_CONTROL_ROOT}tables", LISTED, read=table_control.list_tables),
     Route("GET", f"{TABLE_CONTROL_ROOT}followers", LISTED, read=list_followers),
@@ -141,6 +144,7 @@ _ROUTES = (
     Route("POST", f"{TABLE_ROOT}{{path}}", APPEND, write=table_writes.append),
     Route("GET", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.read),
     Route("HEAD", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.head),
+    Route("PATCH", f"{TABLE_ROOT}{{path}}", RETAIN, write=retention.retain),
     Route("DELETE", f"{TABLE_ROOT}{{path}}", DELETE, write=table_writes.delete),
     Route("POST", NURL_TEMPLATE, NOTIFY, write=nurls.notify),
     Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read),

@@ -96,7 +96,7 @@ def test_rates_are_the_difference_of_two_samples() -> None:
         now_s = 2.0
         second = await sampler.busiest(1, by_size=False)
         (busy,) = second.streams
-        assert (busy.path, busy.bytes_per_s, busy.appends_per_s, busy.tail) == ("busy", 16.0, 2.0, 32)
+        assert (busy.path, busy.bytes_per_s, busy.appends_per_s, busy.size) == ("busy", 16.0, 2.0, 32)
         assert [stream.path for stream in (await sampler.busiest(2, by_size=True)).streams] == ["large", "busy"]
 
     run(work)

@@ -16,6 +16,12 @@ UP_TO_DATE = "stream-up-to-date"
 CLOSED = "stream-closed"
 TTL = "stream-ttl"
 EXPIRES_AT = "stream-expires-at"
+RETAIN_SECONDS = "stream-retain-seconds"
+RETAIN_BYTES = "stream-retain-bytes"
+RETAIN_MESSAGES = "stream-retain-messages"
+COMPACT = "stream-compact"
+COMPACT_AFTER = "stream-compact-after"
+FIRST_OFFSET = "stream-first-offset"  # where the stream begins: data before it was trimmed
 SEQ = "stream-seq"
 FORKED_FROM = "stream-forked-from"
 FORK_OFFSET = "stream-fork-offset"
@@ -31,10 +37,13 @@ PRODUCER_EXPECTED_SEQ = "producer-expected-seq"
 PRODUCER_RECEIVED_SEQ = "producer-received-seq"
 IF_MATCH = "if-match"  # of a write: the expected tail, see `protocol.conditions`
 
+RETENTION = (RETAIN_SECONDS, RETAIN_BYTES, RETAIN_MESSAGES, COMPACT, COMPACT_AFTER)
+
 REQUEST_HEADERS = (
     SEQ,
     TTL,
     EXPIRES_AT,
+    *RETENTION,
     CLOSED,
     FORKED_FROM,
     FORK_OFFSET,
@@ -54,6 +63,8 @@ RESPONSE_HEADERS = (
     CLOSED,
     TTL,
     EXPIRES_AT,
+    *RETENTION,
+    FIRST_OFFSET,
     SSE_DATA_ENCODING,
     PRODUCER_EPOCH,
     PRODUCER_SEQ,

@@ -11,6 +11,7 @@ from headwater.errors import InvalidHeaderError, ProtocolError
 from headwater.protocol.tables.rows import is_seqno
 
 LAST_SEQNO = "stp-last-seqno"  # the SeqNo of the table's last row; 0 if it has none
+FIRST_SEQNO = "stp-first-seqno"  # rows with smaller SeqNos were trimmed; 1 if none were
 GAPLESS = "stp-gapless"  # `true`: SeqNos count 1, 2, 3, so a follower can tell that a row is missing
 NOTIFY = "stp-notify"  # the NURL of the table: a URL, or a reference relative to the SURL
 
@@ -23,7 +24,7 @@ VIEW_OF = "stp-view-of"  # of a PUT: the URL path of the stream that the table i
 VIEW_TYPE = "stp-view-type"  # the type of its entities, percent-encoded
 
 REQUEST_HEADERS = (FORK_SEQNO, MIRROR, AFTER_SEQNO, VIEW_OF, VIEW_TYPE)
-RESPONSE_HEADERS = (LAST_SEQNO, GAPLESS, NOTIFY, MIRROR)
+RESPONSE_HEADERS = (LAST_SEQNO, FIRST_SEQNO, GAPLESS, NOTIFY, MIRROR)
 
 
 def parse_last_seqno(headers: Mapping[str, str]) -> int | None:

@@ -27,6 +27,7 @@ class Action(enum.StrEnum):
     DELETE = "delete"
     SUBSCRIBE = "subscribe"  # advertise NURLs, manage subscriptions
     CLAIM = "claim"  # claim subscriptions, as a worker
+    RETAIN = "retain"  # what is kept: retention, and trims
     NOTIFY = "notify"  # send Notify requests
     FOLLOW = "follow"  # make the server follow a table
     ADMIN = "admin"

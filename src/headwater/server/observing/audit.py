@@ -1,4 +1,5 @@
-"""The audit log: who created, closed and deleted what, signed URLs, changed NURLs, and which tokens and files changed.
+"""The audit log: who created, closed, trimmed and deleted what, changed retentions and NURLs, signed URLs, and which
+tokens and files changed.
 
 A line is a JSON object. Requests that were refused are in it too. Appends and reads are in the access log.
 """
@@ -83,7 +84,7 @@ def open_audit_log(target: str) -> AuditLog:
 def audited(route: Route, request: Request) -> str | None:
     """The action that a request is recorded as; None if it is not."""
     action, method = route.action.action, request.method
-    if action in (Action.CREATE, Action.DELETE, Action.NOTIFY):
+    if action in (Action.CREATE, Action.DELETE, Action.RETAIN, Action.NOTIFY):
         return action.value
     if action is Action.SUBSCRIBE and "subscriptions" in route.template:
         return UNSUBSCRIBE if method == "DELETE" else SUBSCRIBE

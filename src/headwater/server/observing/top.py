@@ -76,7 +76,7 @@ def _stream(stream: BusyStream) -> dict[str, Any]:
     return {
         "kind": kind,
         "name": name,
-        "bytes": stream.tail,
+        "bytes": stream.size,
         "bytes_per_s": round(stream.bytes_per_s, 1),
         "appends_per_s": round(stream.appends_per_s, 1),
         "readers": stream.readers,

@@ -8,7 +8,7 @@ from headwater.errors import InvalidQueryError
 from headwater.log.offsets import Offset
 from headwater.positions import BEGINNING, NOW
 from headwater.protocol.streams.headers import format_instant, parse_instant
-from headwater.protocol.streams.offsets import parse_offset
+from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import LOG_OWN_LAST
@@ -16,7 +16,7 @@ from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
 from headwater.server.references import parse_flag, parse_integer
 from headwater.server.service import Service
-from headwater.server.streams.replies import json_response, offset_text
+from headwater.server.streams.replies import json_response, listed_retention, offset_text
 
 
 async def list_streams(service: Service, request: Request, _: str) -> Response:
@@ -114,10 +114,11 @@ def _listed(stream: VisibleStream) -> dict[str, object]:
         "path": stream.path,
         "content_type": stream.content_type,
         "tail_offset": offset_text(stream, stream.tail),
-        "first_offset": offset_text(stream, 0),
-        "bytes": stream.tail,
+        "first_offset": format_offset(stream.first_offset),
+        "bytes": stream.tail - stream.first,
         "closed": stream.closed,
         "created_at": format_instant(stream.created_ms),
         "ttl_seconds": stream.ttl_s,
         "expires_at": None if stream.deadline_ms is None else format_instant(stream.deadline_ms),
+        "retention": listed_retention(stream.retention),
     }

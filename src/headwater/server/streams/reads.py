@@ -8,8 +8,9 @@ from headwater.engine.messages import Read, ReadReply, VisibleStream
 from headwater.log.content import ContentKind
 from headwater.protocol.conditions import etag
 from headwater.protocol.streams import headers
-from headwater.protocol.streams.offsets import parse_offset
+from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, next_cursor, parse_read, wrap
+from headwater.protocol.streams.retention import retention_headers
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
 from headwater.server.http import Headers, Request, Response, waiting
@@ -31,7 +32,7 @@ from headwater.server.streams.replies import (
 
 async def head(service: Service, request: Request, path: str) -> Response:
     stream = await service.engine.info(path)
-    tag = etag(stream.version(stream.tail), 0, stream.tail, closed=stream.closed)
+    tag = etag(stream.version(stream.tail), stream.first, stream.tail, closed=stream.closed)
     return Response(200, (*_described(stream), ("etag", tag)))
 
 
@@ -41,6 +42,8 @@ def _described(stream: VisibleStream) -> Headers:
     response_headers = [
         ("content-type", stream.content_type),
         (headers.NEXT_OFFSET, offset_text(stream, stream.tail)),
+        (headers.FIRST_OFFSET, format_offset(stream.first_offset)),
+        *retention_headers(stream.retention),
         UP_TO_DATE,
         NO_STORE,
     ]

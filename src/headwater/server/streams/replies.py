@@ -10,9 +10,11 @@ import msgspec
 from headwater.engine.messages import VisibleStream
 from headwater.limits import COMPRESS_BYTES_MIN
 from headwater.log.commands import Reply
+from headwater.log.retention import Retention
 from headwater.protocol.conditions import encoded, matched
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.streams.retention import retention_headers
 from headwater.server.compression import Encoder, choose_encoding
 from headwater.server.http import Headers, Request, Response
 from headwater.server.service import Service
@@ -33,11 +35,29 @@ def offset_text(stream: VisibleStream, position: int) -> str:
 
 def created_response(reply: Reply, request: Request, end: tuple[str, str], path: str) -> Response:
     """The answer to a PUT: a header that says where the stream or table ends, and its URL if it is new."""
-    described: Headers = (("content-type", reply.content_type), end, *([CLOSED] if reply.closed else ()))
+    described: Headers = (
+        ("content-type", reply.content_type),
+        end,
+        *retention_headers(reply.retention),
+        *([CLOSED] if reply.closed else ()),
+    )
     if reply.existed:
         return Response(200, described)
     authority = request.authority or request.headers.get("host", "localhost")
     return Response(201, (*described, ("location", f"{request.scheme}://{authority}{request.mount}{path}")))
+
+
+def listed_retention(retention: Retention | None) -> dict[str, int | bool | None] | None:
+    """What lists show of a retention; None: everything is kept."""
+    if retention is None:
+        return None
+    return {
+        "seconds": retention.seconds,
+        "bytes": retention.bytes,
+        "messages": retention.messages,
+        "compact": retention.compact,
+        "compact_after_seconds": retention.compact_after_s,
+    }
 
 
 def json_response(value: object) -> Response:

@@ -13,6 +13,7 @@ from headwater.protocol.streams import headers
 from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
+from headwater.protocol.streams.retention import parse_retention
 from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
@@ -63,6 +64,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         body=request.body,
         fork=_fork_request(request),
         owner=request.caller.owner,
+        retention=parse_retention(fields),
     )
 
     def answered(answer: Answer) -> None:

@@ -7,6 +7,7 @@ from headwater.engine.messages import FindRow, ReadMore, ReadReply, RowReply, Sl
 from headwater.errors import StreamNotFoundError
 from headwater.protocol.conditions import etag
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.retention import retention_headers
 from headwater.protocol.tables.content_type import EVENTS_TYPE, check_accept, check_accept_events
 from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
 from headwater.server import bodies, compression
@@ -34,8 +35,8 @@ async def head(service: Service, request: Request, path: str) -> Response:
     response_headers = [
         ("content-type", table.content_type),
         *described(table),
-        ("etag", etag(table.version(table.tail), 0, table.last_seqno, closed=table.closed)),
-        *_expiry(table),
+        ("etag", etag(table.version(table.tail), table.trimmed_seqno, table.last_seqno, closed=table.closed)),
+        *_lasting(table),
         NO_STORE,
     ]
     if table.closed:
@@ -43,9 +44,9 @@ async def head(service: Service, request: Request, path: str) -> Response:
     return Response(200, tuple(response_headers))
 
 
-def _expiry(table: VisibleStream) -> Headers:
-    """Some caches send GET for HEAD, so both have these headers."""
-    response_headers: Headers = ()
+def _lasting(table: VisibleStream) -> Headers:
+    """How long the table and its rows are kept. Some caches send GET for HEAD, so both have these headers."""
+    response_headers: Headers = retention_headers(table.retention)
     if table.ttl_s is not None:
         response_headers += ((headers.TTL, str(table.ttl_s)),)
     if table.expires_ms is not None:
@@ -113,7 +114,7 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     closed = table.closed and end == table.tail
     tag = etag(table.version(end), reply.since_id, until_id, closed=closed and not ended)
     # A SeqNo does not tell a table from one that is created again, or from one before a restore, so caches must ask.
-    response_headers: Headers = (*described(table), *_expiry(table), NO_CACHE, VARY, SANDBOX)
+    response_headers: Headers = (*described(table), *_lasting(table), NO_CACHE, VARY, SANDBOX)
     if closed:
         response_headers += (CLOSED,)
     if (known := not_modified(request, response_headers, tag)) is not None:

@@ -33,12 +33,16 @@ def last_seqno(seqno: int) -> tuple[str, str]:
     return headers.LAST_SEQNO, str(seqno)
 
 
+def first_seqno(seqno: int) -> tuple[str, str]:
+    return headers.FIRST_SEQNO, str(seqno)
+
+
 def described(table: VisibleStream, seqno: int | None = None) -> list[tuple[str, str]]:
     """The headers that describe a table, or its rows up to a SeqNo.
 
     A mirror is not gapless, because its source may have gaps. A table of NURLs has no NURL.
     """
-    response_headers = [last_seqno(table.last_seqno if seqno is None else seqno)]
+    response_headers = [last_seqno(table.last_seqno if seqno is None else seqno), first_seqno(table.first_seqno)]
     response_headers.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
     if not table.path.endswith(f"/{NOTIFY}"):
         response_headers.append((headers.NOTIFY, nurl_reference(name_of(table.path))))

@@ -24,6 +24,7 @@ from headwater.log.content import ContentKind
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.conditions import check_unconditional, parse_table_ends
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.retention import parse_retention
 from headwater.protocol.tables.changes import is_plain_change, parse_changes
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
 from headwater.protocol.tables.escaping import Escape
@@ -195,6 +196,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         closed=headers.parse_closed(fields),
         body=request.body,
         owner=request.caller.owner,
+        retention=parse_retention(fields),
     )
     service.tasks.start(answer(path, respond, _create(service, request, command, kind, seqno, view)))
 
