@@ -26,6 +26,7 @@ ROUTES = {
     f"POST {STREAM_CONTROL}/live": "The same with the parameters as a form in the body, for lists that are too long for a URL.",
     f"GET {STREAM_CONTROL}/top": "Load of the server, its busiest or largest streams, and what is behind.",
     f"GET {STREAM_CONTROL}/usage": "What the path prefixes and tokens with quotas hold, and their quotas, as JSON. See [Operations](../operations.md#limits-and-overload).",
+    f"POST {STREAM_CONTROL}/trim": "Remove what comes before an offset or a time. See [Retention](../retention.md#trims).",
     f"POST {STREAM_CONTROL}/sign": "A signed URL of a stream or table. See [Signed URLs](../security.md#signed-urls).",
     f"GET {STREAM_CONTROL}/jwks.json": "The public keys that verify webhooks, as a JWK Set. See [Subscriptions](../subscriptions.md#webhooks).",
     f"POST {STREAM_CONTROL}/rotate-key": "Sign webhooks with a new key. The old one stays published for a day.",
@@ -52,6 +53,7 @@ ROUTES = {
     f"POST {TABLE}": "Append changes to a table, or rows to a mirror; close it.",
     f"GET {TABLE}": "Read the rows of a table and follow it.",
     f"HEAD {TABLE}": "Schema, version, last SeqNo, closure and expiry of a table.",
+    f"POST {TABLE}/trim": "Remove the rows before a SeqNo or a time.",
     f"PATCH {TABLE}": "Change what is kept of a table.",
     f"DELETE {TABLE}": "Delete a table and its rows.",
     f"POST {NURL}": "Notify: report that a SURL may have new rows, or advertise NURLs. See [Notify](../stp.md#notify).",
@@ -126,10 +128,17 @@ PARAMETERS = {
         "expires": "Seconds that the signature is valid: 3,600 by default, 604,800 (seven days) at most.",
         "action": "`read` (default) or `append`: what the URL is for.",
     },
+    f"POST {STREAM_CONTROL}/trim": {
+        "path": "The path of the stream.",
+        "before": "What comes before it is removed: an offset, a moment (RFC 3339), or `now` for the tail.",
+    },
     f"GET {TABLE_CONTROL}/tables": _LIST,
     f"GET {TABLE}": _READ_TABLE,
     f"GET {NURL}": _READ_TABLE,
     f"DELETE {NURL}": {"nurl": "The NURL to withdraw, under all its event types."},
+    f"POST {TABLE}/trim": {
+        "before": "The rows before it are removed: a SeqNo, a moment (RFC 3339), or `now` for all rows.",
+    },
 }
 SIGNED = (
     "A signature made by `sign` or `headwater token sign`. Valid with `GET` and `HEAD` of its stream or table, or with "

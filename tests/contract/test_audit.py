@@ -38,6 +38,8 @@ def test_who_did_what(tmp_path: Path) -> None:
             client.get("/a")
             client.post("/a", headers={**TEXT, "stream-closed": "true"})
             client.post("/__ds/sign", params={"url": "/v1/stream/a"})
+            client.patch("/a", headers={"stream-retain-bytes": "5", "stream-retain-seconds": ""})
+            client.post("/__ds/trim", params={"path": "a", "before": "now"})
             client.delete("/a")
             client.delete("/a")
             client.delete("/a", headers={"authorization": "Bearer hw_wrong"})
@@ -46,12 +48,15 @@ def test_who_did_what(tmp_path: Path) -> None:
             client.put("/t")
             client.post("/t/notify", data={"rows": "https://nurl.invalid/"})
             client.delete("/t/notify", params={"nurl": "https://nurl.invalid/"})
-        wait_until(lambda: len(lines(audit)) >= 10)
+            client.post("/t/trim", params={"before": "7"})
+        wait_until(lambda: len(lines(audit)) >= 13)
         found = lines(audit)
         assert [(line["action"], line["identity"], line["outcome"], line["status"]) for line in found] == [
             ("create", "ops", "ok", 201),
             ("close", "ops", "ok", 204),
             ("sign", "ops", "ok", 200),
+            ("retain", "ops", "ok", 204),
+            ("trim", "ops", "ok", 204),
             ("delete", "ops", "ok", 204),
             ("delete", "ops", "refused", 404),
             ("delete", "", "refused", 401),
@@ -59,15 +64,21 @@ def test_who_did_what(tmp_path: Path) -> None:
             ("create", "ops", "ok", 201),
             ("notify", "ops", "ok", 204),
             ("withdraw", "ops", "ok", 204),
+            ("trim", "ops", "refused", 400),
         ]
+        assert {line["action"]: line["detail"] for line in found if line["detail"]} == {
+            "retain": "stream-retain-seconds: , stream-retain-bytes: 5",
+            "trim": "before=7",
+        }
+        assert found[4]["detail"] == "path=a&before=now"
         assert {line["address"] for line in found} == {"127.0.0.1"}
         assert (found[0]["path"], found[0]["request_id"]) == ("/v1/stream/a", "mine")
         assert all(line["time"].endswith("Z") and line["request_id"] for line in found)
         token(auth, "add", "--name", "guest", "--scope", "read:**", "--audit-log", str(audit))
         wait_until(lambda: [line["action"] for line in lines(audit)][-1] == "reload")
         token(auth, "revoke", "guest", "--audit-log", str(audit))
-        wait_until(lambda: len(lines(audit)) >= 16)
-        told = [(line["action"], line["path"], line["identity"] == "headwater") for line in lines(audit)[10:]]
+        wait_until(lambda: len(lines(audit)) >= 19)
+        told = [(line["action"], line["path"], line["identity"] == "headwater") for line in lines(audit)[13:]]
         assert told == [
             ("grant", "guest", False),
             ("grant", "guest", True),

@@ -203,7 +203,9 @@ def test_a_response_at_the_tail_is_revalidated(client: httpx.Client, path: str) 
 
 
 def test_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client, path: str) -> None:
-    for more, lasting in (({}, "public, max-age=31536000, immutable"), ({"stream-ttl": "90"}, "public, max-age=")):
+    kinds = ({}, {"stream-ttl": "90"}, {"stream-retain-seconds": "90"})
+    for more in kinds:
+        lasting = "public, max-age=" if more else "public, max-age=31536000, immutable"
         client.put(path, headers={**TEXT, **more})
         first, second, _ = [next_offset(client.post(path, headers=TEXT, content=b"data")) for _ in range(3)]
         bounded = client.get(path, params={"offset": first, "until": second})
@@ -214,6 +216,7 @@ def test_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client
         beginning = client.get(path, params={"offset": "-1", "until": second})
         assert beginning.headers["cache-control"].startswith("public, max-age=60")
         client.delete(path)
+        assert ("immutable" in bounded.headers["cache-control"]) == (not more)
 
 
 def test_a_response_to_get_that_is_not_at_the_tail_cannot_answer_head(client: httpx.Client, path: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.tables import NOW, SCHEMA, rows, seqnos
 from tests.edges import EDGES, edge, root_of
+from tests.waiting import wait_until
 
 JSON = {"content-type": "application/json"}
 TEXT = {"content-type": "text/plain"}
@@ -267,3 +268,115 @@ def test_entity_tags_follow_the_beginning(client: httpx.Client, stream: str, tab
         trimmed = client.get(path, params=query, headers={"if-none-match": whole.headers["etag"]})
         assert (trimmed.status_code, len(trimmed.content) < len(whole.content)) == (200, True)
         assert client.head(path).headers["etag"] == trimmed.headers["etag"]
+
+
+# Trims
+
+
+def trim(client: httpx.Client, path: str, before: str) -> httpx.Response:
+    if path.startswith(TABLE):
+        return client.post(f"{path}/trim", params={"before": before})
+    return client.post(f"{STREAM}/__ds/trim", params={"path": path.removeprefix(f"{STREAM}/"), "before": before})
+
+
+def test_a_trim_by_offset_can_be_repeated(client: httpx.Client, stream: str) -> None:
+    offsets = fill(client, stream, 6)
+    for _ in range(2):
+        trimmed = trim(client, stream, offsets[2])
+        assert (trimmed.status_code, trimmed.headers[FIRST]) == (204, offsets[2])
+        assert client.get(stream, params={"offset": "-1"}).content == b"02030405"
+    for before in (offsets[1], offsets[0], "-1"):  # is trimmed already
+        assert trim(client, stream, before).headers[FIRST] == offsets[2]
+    assert trim(client, stream, "now").headers[FIRST] == offsets[6]
+    assert client.get(stream, params={"offset": "-1"}).content == b""
+    assert client.post(stream, headers=TEXT, content=b"more").status_code == 204
+    assert client.get(stream, params={"offset": offsets[6]}).content == b"more"
+    client.post(stream, headers={"stream-closed": "true"})
+    closed = trim(client, stream, "now")
+    assert closed.status_code == 204
+    assert client.get(stream, params={"offset": "-1"}).headers["stream-closed"] == "true"
+
+
+def test_a_trim_by_time(client: httpx.Client, stream: str, table: str) -> None:
+    fill(client, stream, 3)
+    client.put(table, headers=SCHEMA, content=rows(3))
+    query = {"path": stream.removeprefix(f"{STREAM}/")}
+    last = client.get(f"{STREAM}/__ds/records", params=query).json()["records"][-1]["time"]
+    assert trim(client, stream, "2020-01-01T00:00:00Z").status_code == 204
+    assert client.get(stream).content == b"000102"
+    assert trim(client, stream, last).status_code == 204
+    assert client.get(stream).content.endswith(b"02")  # others may have the same millisecond
+    for path in (stream, table):
+        assert trim(client, path, "2099-01-01T00:00:00+01:00").status_code == 204
+        assert client.get(path, params=NOW if path is table else {}).content == b""
+
+
+def test_a_trim_of_a_table(client: httpx.Client, table: str) -> None:
+    client.put(table, headers=SCHEMA)
+    for _ in range(4):
+        client.post(table, content=rows(2))
+    for before, first in (("3", "3"), ("6", "5"), ("4", "5"), ("0", "5"), ("9", "9"), ("now", "9")):
+        trimmed = trim(client, table, before)  # row 6 is in the record of row 5
+        assert (trimmed.status_code, trimmed.headers["stp-first-seqno"]) == (204, first)
+        assert trimmed.headers["stp-last-seqno"] == "8"
+        assert seqnos(client.get(table, params=NOW).content) == list(range(int(first), 9))
+        assert client.get(table, params={"view": "active"}).status_code == 200
+    client.post(table, content=rows(1))
+    assert seqnos(client.get(table, params={"since_id": "8", **NOW}).content) == [9]
+
+
+def test_bad_trims(client: httpx.Client, stream: str, table: str) -> None:
+    offsets = fill(client, stream, 3)
+    client.put(table, headers=SCHEMA, content=rows(3))
+    inside, beyond = f"{offsets[1][:-1]}3", f"{offsets[1][:-1]}9"
+    for path, before, kind in (
+        (stream, inside, "invalid-offset"),
+        (stream, beyond, "invalid-offset"),
+        (stream, "yesterday", "invalid-offset"),
+        (stream, "2026-13-01T00:00:00Z", "invalid-query"),
+        (stream, "2026-11-15", "invalid-query"),
+        (table, "5", "invalid-offset"),
+        (table, offsets[1], "invalid-query"),
+        (table, "-1", "invalid-query"),
+        (table, "2026-11-15T00:00:00", "invalid-query"),
+    ):
+        refused = trim(client, path, before)
+        assert (refused.status_code, problem(refused)) == (400, kind), before
+    for url in (f"{STREAM}/__ds/trim?path={stream.removeprefix(f'{STREAM}/')}", f"{table}/trim?"):
+        assert problem(client.post(url)) == "invalid-query"
+        assert problem(client.post(f"{url}&before=now", content=b"x")) == "bad-request"
+    assert client.get(stream).content == b"000102"
+    assert problem(trim(client, f"{stream}-none", "now")) == "stream-not-found"
+    assert problem(trim(client, f"{table}-none", "now")) == "stream-not-found"
+    client.delete(stream)
+    fill(client, stream, 3)
+    assert problem(trim(client, stream, offsets[2])) == "offset-gone"
+    assert problem(client.put(f"{table}/trim", headers=SCHEMA)) == "method-not-allowed"
+    assert problem(client.put(f"{TABLE}/trim", headers=SCHEMA)) == "invalid-path"
+
+
+def test_views_and_mirrors_are_trimmed_by_themselves(client: httpx.Client, stream: str, table: str) -> None:
+    client.put(stream, headers=JSON)
+    for n in range(4):
+        event = {"type": "a", "key": "k", "value": n, "headers": {"operation": "upsert"}}
+        client.post(stream, headers=JSON, json=event)
+    assert client.put(table, headers={"stp-view-of": stream, "stp-view-type": "a"}).status_code == 201
+    wait_until(lambda: client.head(table).headers["stp-last-seqno"] == "4")
+    assert trim(client, table, "now").headers["stp-first-seqno"] == "5"
+    assert client.patch(table, headers=retention(retain_messages="1")).status_code == 204
+    assert len(client.get(stream).json()) == 4
+    event = {"type": "a", "key": "k", "value": "last", "headers": {"operation": "upsert"}}
+    client.post(stream, headers=JSON, json=event)
+    wait_until(lambda: seqnos(client.get(table, params=NOW).content) == [5])
+
+
+def test_a_stream_of_one_large_message(client: httpx.Client, stream: str) -> None:
+    """At least the last record is kept."""
+    client.put(stream, headers=TEXT | retention(retain_bytes="1", retain_messages="1"))
+    body = b"x" * (16 << 20)
+    for _ in range(2):
+        assert client.post(stream, headers=TEXT, content=body).status_code == 204
+        assert client.patch(stream, headers=retention(retain_bytes="1")).status_code == 204
+        assert len(client.get(stream).content) == len(body)
+    assert trim(client, stream, "now").status_code == 204
+    assert client.get(stream).content == b""

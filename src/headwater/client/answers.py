@@ -35,6 +35,7 @@ class _Problem(msgspec.Struct):
     detail: str = ""
     error: _CodedError = _CodedError()
     stream: object = ""  # the one that failed of several
+    first_offset: object = ""  # where it begins
 
 
 def _by_code(root: type[HeadwaterError]) -> dict[str, type[HeadwaterError]]:
@@ -88,7 +89,8 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
         error.offset = reply.headers.get(headers.NEXT_OFFSET, "")
         error.last_seqno = integer(reply, LAST_SEQNO)
     elif isinstance(error, errors.OffsetTrimmedError):
-        error.first_offset = reply.headers.get(headers.FIRST_OFFSET, "")
+        named = problem.first_offset if isinstance(problem.first_offset, str) else ""  # events have no headers
+        error.first_offset = reply.headers.get(headers.FIRST_OFFSET, named)
         error.first_seqno = integer(reply, FIRST_SEQNO)
     elif isinstance(error, errors.AlreadyClaimedError):
         error.holder, error.generation = problem.error.current_holder, problem.error.generation

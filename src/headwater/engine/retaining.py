@@ -7,6 +7,7 @@ looked up here: by time, by position, or by the marks of messages. Streams are t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from headwater.engine.catalogue import LoadedStream
@@ -86,21 +87,28 @@ class Retainer:
     async def trim(self, path: str, *, before: Offset | None, at_ms: int | None, seqno: int | None) -> Reply:
         """Trim a stream before an offset, a time or a row. `before` None and no time and row is its tail. What is
         trimmed already is no error, so that a request can be repeated."""
-        stream = await self._reader.find(path, renew=False)
-        try:
-            if seqno is not None:
-                position = await self._record_of(stream, seqno)
-            elif at_ms is not None:
-                position = await self._ranges.position_at(stream, at_ms)
-            else:
-                position = self._reader.position_of(stream, before)
-                await self._reader.check_boundary(stream, position)
-        except OffsetTrimmedError:
-            position = stream.first
-        return await self._trim(stream, position)
+        while True:
+            stream = await self._reader.find(path, renew=False)
+            try:
+                position = await self._position(stream, before, at_ms, seqno)
+            except OffsetTrimmedError:
+                position = stream.first
+            with contextlib.suppress(OffsetTrimmedError):  # by another trim, meanwhile
+                return await self._trim(stream, position)
+
+    async def _position(self, stream: LoadedStream, before: Offset | None, at_ms: int | None, seqno: int | None) -> int:
+        if seqno is not None:
+            return await self._record_of(stream, seqno)
+        if at_ms is not None:
+            return await self._ranges.position_at(stream, at_ms)
+        position = self._reader.position_of(stream, before)
+        await self._reader.check_boundary(stream, position)
+        return position
 
     async def _record_of(self, stream: LoadedStream, seqno: int) -> int:
         """The record with a row of a table."""
+        if seqno > stream.last_seqno + 1:
+            raise InvalidOffsetError(f"row {seqno} is not in this table, which ends with row {stream.last_seqno}")
         row = await self._rows.find(FindRow(stream.path, max(0, seqno - 1)))
         if stream.id != row.table.id:
             raise StreamNotFoundError("the table was deleted")

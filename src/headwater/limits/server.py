@@ -39,6 +39,7 @@ STOP_LAST_S = 0.5  # how long it waits for clients to read the 503 to requests t
 DRAIN_PAUSE_S = 0.5  # how long it keeps connections without a request, whose clients may be about to send one
 
 ACTIVE_IDLE_S = 300.0  # an active view that is not requested for this long is dropped
+ACTIVE_ATTEMPTS = 5  # to build an active view of a table whose rows are trimmed meanwhile
 ACTIVE_BUILDS_AT_ONCE = 1  # active views built from their tables at the same time, because each needs memory
 ACTIVE_KEY_BYTES = 192  # of memory for a live key, beside its row
 ACTIVE_STEP_BYTES = 64 * 1024  # of rows applied to an active view in one step

@@ -18,8 +18,8 @@ def stream_path(reference: str, mount: str) -> str:
 def table_path(reference: str, mount: str) -> str:
     """The path in the log of the table that a header names."""
     address = parse_address(_below(reference, mount, TABLE_ROOT, "table"))
-    if address.notify:
-        raise InvalidHeaderError(f"the NURLs of a table cannot be forked or viewed, got {reference[:80]!r}")
+    if address.below:
+        raise InvalidHeaderError(f"only a table can be forked or viewed, not what is below it, got {reference[:80]!r}")
     return log_path(address.name)
 
 

@@ -1,7 +1,7 @@
 """The route table: the handler of each method and path.
 
-A template is a path, or a prefix and `{path}`, the path of a stream or table; for a NURL, without its last segment. In
-templates of subscriptions `{id}` is one segment. The first template that matches is used. Every route supports
+A template is a path, or a prefix and `{path}`, the path of a stream or table; below a table, without the last segment.
+In templates of subscriptions `{id}` is one segment. The first template that matches is used. Every route supports
 `OPTIONS`. Routes for neither streams nor tables, such as `/` and health checks, are outside both roots.
 """
 
@@ -44,6 +44,7 @@ from headwater.server.auth.route_rules import (
     WAKE,
     Rule,
     read_named,
+    retain_named,
 )
 from headwater.server.http import NO_ROUTE, Request, Respond, Response
 from headwater.server.observing import probes
@@ -70,6 +71,7 @@ SUBSCRIPTION = f"{SUBSCRIPTION_ROOT}{{id}}"
 TABLE_ROOT = tables.TABLE_ROOT
 TABLE_CONTROL_ROOT = f"{TABLE_ROOT}{tables.RESERVED}/"
 NURL_TEMPLATE = f"{TABLE_ROOT}{{path}}/{tables.NOTIFY}"
+TABLE_TRIM = f"{TABLE_ROOT}{{path}}/{tables.TRIM}"
 
 
 class Route(NamedTuple):
@@ -116,6 +118,7 @@ _ROUTES = (
     Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
     Route("GET", LIVE_PATH, COMBINED, read=combined.follow),
     Route("POST", LIVE_PATH, COMBINED, read=combined.follow, body_bytes_max=COMBINED_FORM_BYTES_MAX),
+    Route("POST", f"{CONTROL_ROOT}trim", retain_named(control.named_stream), write=retention.trim_stream),
     Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
     Route("GET", f"{CONTROL_ROOT}usage", SERVER, read=usage),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path, sign.named_action), write=sign.sign),
@@ -150,6 +153,7 @@ _ROUTES = (
     Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read),
     Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head),
     Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw),
+    Route("POST", TABLE_TRIM, RETAIN, write=retention.trim_table),
 )
 ROUTES = tuple([route._replace(number=number) for number, route in enumerate(_ROUTES)])
 if len(ROUTES) > ROUTES_MAX:
@@ -158,7 +162,7 @@ if len(ROUTES) > ROUTES_MAX:
 _FIXED: dict[str, dict[str, Route]] = {}
 _STREAM: dict[str, Route] = {}
 _TABLE: dict[str, Route] = {}
-_NURL: dict[str, Route] = {}
+_BELOW_TABLE: dict[str, dict[str, Route]] = {}  # by the last segment
 _SUBSCRIPTION: dict[str, dict[str, Route]] = {}  # by what follows the id
 for _route in ROUTES:
     if _route.template == f"{STREAM_ROOT}{{path}}":
@@ -168,8 +172,8 @@ for _route in ROUTES:
     elif _route.template.startswith(SUBSCRIPTION):
         _rest = _route.template.removeprefix(SUBSCRIPTION).removesuffix("{path}")
         _SUBSCRIPTION.setdefault(_rest, {})[_route.method] = _route
-    elif _route.template == NURL_TEMPLATE:
-        _NURL[_route.method] = _route
+    elif _route.template in (NURL_TEMPLATE, TABLE_TRIM):
+        _BELOW_TABLE.setdefault(_route.template.rpartition("/")[2], {})[_route.method] = _route
     else:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route
 
@@ -217,7 +221,7 @@ def _resolve_table(name: str) -> Resolved:
         known = [template for template in _FIXED if template.startswith(TABLE_CONTROL_ROOT)]
         raise UnknownRouteError(f"no such control API; there is {', '.join(known)}")
     address = tables.parse_address(name)
-    return Resolved(_NURL if address.notify else _TABLE, tables.log_path(address.name))
+    return Resolved(_BELOW_TABLE.get(address.below, _TABLE), tables.log_path(address.name))
 
 
 class _Known(dict[str, Resolved]):

@@ -10,10 +10,11 @@ import pytest
 
 from headwater.engine import Engine
 from headwater.engine.messages import ReadMore, ReadReply
-from headwater.errors import DamagedDataError, OverloadedError, StreamNotFoundError, UrlTooLongError
+from headwater.errors import DamagedDataError, OffsetTrimmedError, OverloadedError, StreamNotFoundError, UrlTooLongError
 from headwater.limits import COMBINED_READS_AT_ONCE, COMBINED_URL_BYTES_MAX, FRAME_BYTES_MAX, SSE_PIECE_BYTES, Limits
 from headwater.log.commands import Append, Create, Delete
 from headwater.protocol.streams.combined import CombinedQuery, EventIds, StreamStart, parse_id
+from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.streams.paths import LIVE_PATH
 from headwater.server.auth.callers import Caller
 from headwater.server.auth.scopes import parse_scopes
@@ -482,3 +483,32 @@ def test_the_url_of_a_combined_feed_may_be_longer_than_others() -> None:
     assert url_fault("/v1/stream/a", limits.url_bytes_max, limits) is None
     for path, length in ((LIVE_PATH, COMBINED_URL_BYTES_MAX + 1), ("/v1/stream/a", limits.url_bytes_max + 1)):
         assert isinstance(url_fault(path, length, limits), UrlTooLongError)
+
+
+def test_a_reader_whose_position_is_trimmed_is_told_and_the_others_go_on() -> None:
+    async def test(world: World) -> None:
+        await world.create("a", "b")
+        sink = Sink(room_bytes=1)
+        feed = await world.open(sink, "a", "b")
+        assert feed is not None
+        for n in range(20):
+            await world.append("a", n)
+        await world.engine.trim("a")
+        first = format_offset((await world.engine.info("a")).first_offset)
+        await until(lambda: sink.controls("a")[-1:] == [{"error"}], lambda: sink.drain(feed))
+        error = sink.events[-1][1]["error"]
+        assert (error["type"], error["first_offset"]) == ("urn:headwater:offset-trimmed", first)
+        assert sink.messages("a") == list(range(len(sink.messages("a"))))  # it is not moved
+        await world.append("b", 1)
+        await until(lambda: sink.messages("b") == [1], lambda: sink.drain(feed))
+        feed.cancel()
+        again = Sink()
+        feed = await world.open(again, "a", "b", last=sink.last_id)
+        assert feed is not None
+        await world.append("b", 2)
+        await until(lambda: again.messages("b") == [2] and again.controls("a") == [{"error"}])
+        feed.cancel()
+        with pytest.raises(OffsetTrimmedError, match="stream 'a'"):
+            await world.open(Sink(), f"a@{sink.offset('a')}", "b")
+
+    run(test, sse_chunk_bytes=1)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read, ReadMore, ReadReply
+from headwater.errors import OffsetTrimmedError
 from headwater.limits import FRAMES_SHARED_MAX, Limits
 from headwater.log.commands import Append, Create
 from headwater.log.content import ContentKind
@@ -162,6 +165,78 @@ def test_cursors_that_clients_choose_do_not_fill_a_slice_that_is_kept() -> None:
             assert b'"streamCursor":"%d"' % cursor in sink.written
             feed.cancel()
         assert len(engine.slices.of(reply).encoded) <= FRAMES_SHARED_MAX
+        await engine.stop()
+
+    virtual_time.run(main())
+
+
+class FullSink(EndingSink):
+    """A connection that takes one frame after the other."""
+
+    def write(self, frame: Frame) -> None:
+        super().write(frame)
+        self.blocked = True
+
+
+@pytest.mark.parametrize("kind", ["sse", "rows"])
+def test_a_live_reader_whose_position_is_trimmed_is_not_moved(kind: str) -> None:
+    """Its response ends, and the read from where it was is refused."""
+
+    async def main() -> None:
+        limits = Limits(sse_chunk_bytes=1)
+        engine = Engine(MemoryStore(), limits)
+        await engine.start()
+        path, content_type = ("a", "text/plain") if kind == "sse" else (log_path("a"), "text/sequence")
+        rows = ContentKind.ROWS if kind == "rows" else None
+        await engine.execute(Create(path=path, now_ms=engine.now_ms(), content_type=content_type, kind=rows))
+        service, sink = Service(engine, limits), FullSink()
+        feed: EventFeed | RowFeed = EventFeed(service, await engine.read(Read(path)), 0)
+        if kind == "rows":
+            row = await engine.find_row(FindRow(path))
+            feed = RowFeed(service, row.table, row.start, timeout_s=60, idle_s=60)
+        feed.open(sink, 0.0)
+        for n in range(5):
+            await engine.execute(Append(path, engine.now_ms(), b"+\tk\t%d\n" % n, content_type))
+        await engine.trim(path)
+        tail = (await engine.info(path)).tail
+        reached = feed._follower.position
+        assert reached < tail
+        sink.blocked = False
+        feed.drained()
+        await asyncio.sleep(0.01)
+        assert sink.ended
+        assert feed._follower.position == reached
+        with pytest.raises(OffsetTrimmedError):
+            await engine.read(Read(path, feed._follower.offset))
+
+        live, sink = EventFeed(service, await engine.read(Read(path, None)), 0), FullSink()
+        live.open(sink, 0.0)
+        sink.blocked = False
+        await engine.trim(path)  # a reader at the tail is not affected
+        await engine.execute(Append(path, engine.now_ms(), b"+\tk\tlast\n", content_type))
+        assert b"last" in sink.written
+        live.cancel()
+        await engine.stop()
+
+    virtual_time.run(main())
+
+
+def test_a_long_poll_whose_position_is_trimmed_while_it_waits_is_refused() -> None:
+    async def main() -> None:
+        engine = Engine(MemoryStore(), Limits())
+        await engine.start()
+        await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain", body=b"one"))
+        tail = (await engine.info("a")).offset(3)
+        waiting = asyncio.create_task(engine.read(Read("a", tail, bytes_max=10, wait_s=60)))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(
+            engine.execute(Append("a", engine.now_ms(), b"two", "text/plain")), engine.trim("a", at_ms=10**15)
+        )
+        await engine.trim("a")
+        outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
+        assert isinstance(outcome, OffsetTrimmedError) or (isinstance(outcome, ReadReply) and outcome.data == b"two")
+        with pytest.raises(OffsetTrimmedError):
+            await engine.read(Read("a", tail, wait_s=60))
         await engine.stop()
 
     virtual_time.run(main())

@@ -86,8 +86,11 @@ def wrap(kind: ContentKind, data: bytes) -> tuple[bytes | memoryview, ...]:
     return b"[", memoryview(data)[:-1], b"]"
 
 
-def cache_control(query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_tail: bool) -> str:
-    """The `Cache-Control` of a read. No response is cached longer than the stream lives.
+def cache_control(
+    query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_tail: bool, kept_s: int | None = None
+) -> str:
+    """The `Cache-Control` of a read. No response is cached longer than the stream lives, or than its records are kept
+    (`kept_s`).
 
     A response that reaches the tail is outdated by the next append, so caches must revalidate it. A response to a
     long-poll is cached while readers send the same cursor. A response between two offsets never changes, because the
@@ -110,6 +113,8 @@ def cache_control(query: ReadQuery, deadline_ms: int | None, now_ms: int, *, at_
     else:
         most_s, stale_s, more = limits.CACHE_LASTING_S, 0, ", immutable"
     left_s = most_s + stale_s if deadline_ms is None else max(0, (deadline_ms - now_ms) // 1000)
+    if kept_s is not None:
+        left_s = min(left_s, kept_s)
     if left_s < most_s + stale_s:
         return f"public, max-age={min(most_s, left_s)}"
     return f"public, max-age={most_s}{more}"

@@ -1,7 +1,8 @@
 """Table names, and the URLs of tables and their NURLs: SURLs and NURLs of this server and of others.
 
-A name has the same syntax as the path of a stream: one or more segments. `/v1/table/{name}` is the SURL of a table and
-`/v1/table/{name}/notify` its NURL, so the last segment of a name cannot be `notify`.
+A name has the same syntax as the path of a stream: one or more segments. `/v1/table/{name}` is the SURL of a table,
+`/v1/table/{name}/notify` its NURL, and below it are also requests that concern it as a whole. So the last segment of a
+name cannot be that of such a URL.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from headwater.protocol.streams.paths import parse_path, quote_path
 TABLE_ROOT = "/v1/table/"  # the URL of a table is this and its name
 RESERVED = "__stp"  # first segment of the server's own routes
 NOTIFY = "notify"  # the last segment of a NURL
+TRIM = "trim"  # the last segment of the URL of requests to trim a table
+_BELOW = {NOTIFY: "a NURL", TRIM: "the URL for trims"}  # what a last segment makes of a URL
 
 # Prefix of table names in the log. Paths of streams cannot contain control characters, so tables and streams do not
 # collide, and tables sort before streams.
@@ -29,21 +32,23 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5})
 
 
 class TableAddress(msgspec.Struct, frozen=True):
-    """A URL below the table root: a table, or the NURL of a table."""
+    """A URL below the table root: a table, or with the last segment `below` its NURL or the URL of a request to it."""
 
     name: str
-    notify: bool = False
+    below: str = ""
 
 
 def parse_address(raw: str) -> TableAddress:
     """The address in the part of a URL after the table root, which is still percent-encoded."""
     path = parse_path(raw)
     name, slash, last = path.rpartition("/")
-    if last != NOTIFY:
+    if last not in _BELOW:
         return TableAddress(check_name(path))
     if not slash:
-        raise InvalidPathError(f"a table cannot be named {NOTIFY!r}, because {TABLE_ROOT}{{name}}/{NOTIFY} is a NURL")
-    return TableAddress(check_name(name), notify=True)
+        raise InvalidPathError(
+            f"a table cannot be named {last!r}, because {TABLE_ROOT}{{name}}/{last} is {_BELOW[last]}"
+        )
+    return TableAddress(check_name(name), last)
 
 
 def check_name(name: str) -> str:
@@ -51,8 +56,8 @@ def check_name(name: str) -> str:
     first, last = name.partition("/")[0], name.rpartition("/")[2]
     if first == RESERVED:
         raise InvalidPathError(f"the name of a table cannot begin with {RESERVED!r}, which is reserved")
-    if last == NOTIFY:
-        raise InvalidPathError(f"the name of a table cannot end with {NOTIFY!r}, because that would be a NURL")
+    if last in _BELOW:
+        raise InvalidPathError(f"the name of a table cannot end with {last!r}, because that would be {_BELOW[last]}")
     return name
 
 

@@ -51,3 +51,8 @@ METRICS = Rule(Action.ADMIN, Subject.METRICS)
 def read_named(named: Callable[[Request], str], acts: Callable[[Request], Action] | None = None) -> Rule:
     """The rule to read a stream or table that a parameter names, or for the action on it that a parameter names."""
     return Rule(Action.READ, Subject.NAMED, named, acts)
+
+
+def retain_named(named: Callable[[Request], str]) -> Rule:
+    """The rule to trim a stream that a parameter names."""
+    return Rule(Action.RETAIN, Subject.NAMED, named)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SERVER = "headwater"  # the identity of what the server does itself
 SIGN, ADVERTISE, WITHDRAW, CLOSE = "sign", "notify", "withdraw", "close"
 SUBSCRIBE, UNSUBSCRIBE = "subscribe", "unsubscribe"
+TRIM = "trim"
 GRANT, REVOKE, RELOAD = "grant", "revoke", "reload"
 _OK, _FAILED = 300, 500
 
@@ -62,7 +63,8 @@ class AuditLog(QueuedLog[AuditEntry]):
         outcome = "ok" if status < _OK else "refused" if status < _FAILED else "failed"
         path = request.path[: limits.ACCESS_LOG_PATH_LENGTH_MAX]
         identity = f"{request.identity} (signed URL)" if request.caller.signature else request.identity
-        self.put(AuditEntry(self._clock(), action, identity, path, outcome, status, request.peer, request_id))
+        detail = _detail(action, request)
+        self.put(AuditEntry(self._clock(), action, identity, path, outcome, status, request.peer, request_id, detail))
 
     def token_changed(self, action: str, name: str) -> None:
         self.put(AuditEntry(self._clock(), action, SERVER, name, "ok", detail="as the auth file now says"))
@@ -84,6 +86,8 @@ def open_audit_log(target: str) -> AuditLog:
 def audited(route: Route, request: Request) -> str | None:
     """The action that a request is recorded as; None if it is not."""
     action, method = route.action.action, request.method
+    if action is Action.RETAIN and method == "POST":
+        return TRIM
     if action in (Action.CREATE, Action.DELETE, Action.RETAIN, Action.NOTIFY):
         return action.value
     if action is Action.SUBSCRIBE and "subscriptions" in route.template:
@@ -93,6 +97,16 @@ def audited(route: Route, request: Request) -> str | None:
     if action is Action.APPEND:
         return CLOSE if headers.CLOSED in request.headers else None
     return SIGN if action is Action.READ and method == "POST" and route.write is not None else None
+
+
+def _detail(action: str, request: Request) -> str:
+    """What a request removes, or no longer keeps, which its path does not say."""
+    if action == TRIM:
+        return request.query[: limits.ACCESS_LOG_PATH_LENGTH_MAX]
+    if action == Action.RETAIN:
+        changed = [f"{name}: {request.headers[name]}" for name in headers.RETENTION if name in request.headers]
+        return ", ".join(changed)[: limits.ACCESS_LOG_PATH_LENGTH_MAX]
+    return ""
 
 
 def as_line(entry: AuditEntry) -> str:

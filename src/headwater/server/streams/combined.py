@@ -11,6 +11,7 @@ from headwater.errors import (
     InvalidQueryError,
     OffsetGoneError,
     OffsetLostError,
+    OffsetTrimmedError,
     StreamGoneError,
     StreamNotFoundError,
     UnsupportedMediaTypeError,
@@ -87,11 +88,16 @@ def _check_access(request: Request, starts: Iterable[StreamStart]) -> None:
 async def _add(
     service: Service, feed: CombinedFeed, key: int, start: StreamStart, reached: Reached | None, *, resumes: bool
 ) -> None:
-    """Add a stream to a feed. When a connection resumes, a stream that was deleted meanwhile does not end the others:
-    the reader is told as if it had been connected."""
+    """Add a stream to a feed. When a connection resumes, a stream that was deleted or trimmed meanwhile does not end
+    the others: the reader is told as if it had been connected. Nor does one of a subscription that was trimmed, since
+    the reader did not choose its offset."""
     offset = start.offset if reached is None else reached.offset
     try:
         stream, position = await _find(service, start.path, offset)
+    except OffsetTrimmedError as error:
+        if not resumes and not feed.has_members:
+            raise _naming(error, start.path) from None
+        feed.add_failed(key, start.path, offset or BEGINNING, _naming(error, start.path))
     except HeadwaterError as error:
         gone = isinstance(error, StreamNotFoundError | StreamGoneError | OffsetGoneError)
         if not resumes or not gone or isinstance(error, OffsetLostError):

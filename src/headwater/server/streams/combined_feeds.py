@@ -124,6 +124,11 @@ class CombinedFeed(SliceFeed):
             self._service.engine, lane, KIND, stream, start.position, bytes_max=self._service.limits.sse_chunk_bytes
         )
 
+    def add_failed(self, key: int, path: str, start: Offset, error: HeadwaterError) -> None:
+        """Tell the reader that a stream cannot be read from an offset on."""
+        lane = self._lanes[key] = Lane(self, key, path, start)
+        lane.error = error
+
     def follow(self, key: int, path: str, stream: VisibleStream, start: Offset) -> None:
         """Follow another stream, while the feed is open. If the caller may not read it, the reader is told."""
         self.add(key, path, stream, start)
@@ -140,6 +145,11 @@ class CombinedFeed(SliceFeed):
 
     def __len__(self) -> int:
         return len(self._lanes)
+
+    @property
+    def has_members(self) -> bool:
+        """Whether it follows the streams of a subscription."""
+        return self._membership is not None
 
     @property
     def is_open(self) -> bool:

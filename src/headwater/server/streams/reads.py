@@ -114,7 +114,8 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
     if query.offset is None and at_tail and not data and not live:
         return Response(200, (*_described(stream), SANDBOX), wrap(stream.kind, data)), None
     tag = etag(stream.version(reply.next), reply.start, reply.next, closed=closed)
-    caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail)
+    kept_s = None if stream.retention is None else stream.retention.seconds
+    caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail, kept_s=kept_s)
     response_headers += [("cache-control", caching), VARY]
     if not live and (known := not_modified(request, tuple(response_headers), tag)) is not None:
         return known, None

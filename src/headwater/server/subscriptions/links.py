@@ -35,18 +35,25 @@ class Link(NamedTuple):
 
     @property
     def lag_bytes(self) -> int:
-        return 0 if self.stream is None else self.stream.tail - self.position
+        """How much there is to read. What was trimmed before it was read does not count."""
+        return 0 if self.stream is None else self.stream.tail - max(self.position, self.stream.first)
 
     @property
     def acked_offset(self) -> str:
         if self.stream is None:
             return BEGINNING if self.cursor is None else format_offset(self.cursor)
-        return BEGINNING if self.position == 0 else format_offset(self.stream.offset(self.position))
+        return BEGINNING if self._is_unread else format_offset(self.stream.offset(self.position))
+
+    @property
+    def _is_unread(self) -> bool:
+        """Whether a worker reads the stream from its beginning. If something was trimmed before it was read, the worker
+        gets an offset, so that its read is refused and it is told."""
+        return self.stream is not None and self.position == self.stream.first == 0
 
     def in_wake(self) -> WakeStream:
         if self.stream is None:
             raise ValueError(f"there is no stream at {self.path!r}")
-        acked = None if self.position == 0 else self.stream.offset(self.position)
+        acked = None if self._is_unread else self.stream.offset(self.position)
         return WakeStream(self.path, self.is_member, acked, self.stream.offset(self.stream.tail))
 
 

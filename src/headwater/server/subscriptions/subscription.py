@@ -589,7 +589,7 @@ class RunningSubscription:
             if offset is None or text.startswith("-"):
                 raise InvalidAckError(f"an ack needs an offset of {link.path!r}, got {text[:80]!r}")
             position = stream.names.resolve(stream.tail, offset)
-            if 0 < position < stream.tail:
+            if stream.first < position < stream.tail:  # what was trimmed meanwhile can be acked
                 await self._engine.records(FindRecords(link.path, offset, limit=1))  # refuses one inside a record
         except InvalidAckError:
             raise

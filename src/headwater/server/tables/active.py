@@ -6,7 +6,8 @@ used for a while are evicted, and so are the least recently used ones if all tog
 When many more rows were applied than are live, a snapshot of the live rows is written (`snapshots.py`). A view that is
 built again starts from the newest snapshot.
 
-Rows are in the order of their SeqNos: a change removes the old row of its key and appends the new one.
+Rows are in the order of their SeqNos: a change removes the old row of its key and appends the new one. Rows that are
+trimmed from the table are no longer live.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from headwater.engine.messages import Ended, Reason, Slice, VisibleStream
 from headwater.errors import (
     HeadwaterError,
     InternalError,
+    OffsetTrimmedError,
     OverloadedError,
     StoppingError,
     StreamNotFoundError,
     ViewTooLargeError,
 )
 from headwater.limits import (
+    ACTIVE_ATTEMPTS,
     ACTIVE_BUILDS_AT_ONCE,
     ACTIVE_IDLE_S,
     ACTIVE_KEY_BYTES,
@@ -48,10 +51,10 @@ class LiveRows:
 
     __slots__ = ("_listed", "_rows", "last_seqno", "size_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, last_seqno: int = 0) -> None:
         self._rows: dict[bytes, bytes] = {}  # by key; each with its newline
         self._listed: list[bytes] | None = None
-        self.last_seqno = 0  # of the last applied row, including deletes
+        self.last_seqno = last_seqno  # of the last applied row, including deletes
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -71,6 +74,15 @@ class LiveRows:
         self.size_bytes = size_bytes
         self.last_seqno = last_seqno_of(rows)
         self._listed = None
+
+    def trim(self, seqno: int) -> None:
+        """Remove the rows up to a SeqNo."""
+        while self._rows:
+            key = next(iter(self._rows))
+            if seqno_of(self._rows[key]) > seqno:
+                break
+            self.size_bytes -= len(self._rows.pop(key)) + ACTIVE_KEY_BYTES
+            self._listed = None
 
     @property
     def row_bytes(self) -> int:
@@ -99,20 +111,20 @@ class ActiveView(Pulled):
         tasks: Tasks,
         applied: Callable[[ActiveView], None],
     ) -> None:
-        super().__init__(engine, "active-view", table, 0, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
+        super().__init__(engine, "active-view", table, table.first, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
         self._engine = engine
         self._table = table
         self._tasks = tasks  # of all views: those that write and delete snapshots
         self._building = building  # bounds how many views read their tables at the same time
         self.id = table.id
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
-        self.rows = LiveRows()
-        self.position = 0  # up to which rows are applied
+        self.rows = LiveRows(table.trimmed_seqno)
+        self.position = table.first  # up to which rows are applied
         self._waiting = 0  # requests that wait for rows to be applied
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None  # a snapshot
         self._restored = False  # from a snapshot, if there is one
-        self._snapshot_position = 0  # of the last snapshot
+        self._snapshot_position = table.first  # of the last snapshot
         self._failure: HeadwaterError | None = None
         self.used_s = 0.0
         self.counted_bytes = 0  # of its rows, when all views were counted
@@ -133,7 +145,7 @@ class ActiveView(Pulled):
 
     def open(self) -> None:
         self.follower.open()
-        self._restored = not self.follower.tail
+        self._restored = self.follower.tail == self.position
 
     def close(self, error: HeadwaterError) -> None:
         """Drop the rows. Requests that wait for them, and later ones, get the error."""
@@ -236,7 +248,7 @@ class ActiveView(Pulled):
             raise
         except HeadwaterError as error:
             log.warning("a snapshot could not be read: %s", error)
-            self.rows, self.position = LiveRows(), 0
+            self.rows, self.position = LiveRows(self._table.trimmed_seqno), self._table.first
         self._restored = True
 
     def _write_snapshot(self) -> None:
@@ -287,6 +299,17 @@ class ActiveViews:
 
     async def rows_of(self, engine: Engine, limits: Limits, table: VisibleStream) -> LiveRows:
         """The live rows of a table that was just read. Use them before the next await."""
+        for _ in range(ACTIVE_ATTEMPTS):
+            try:
+                rows = await self._current(engine, limits, table)
+            except OffsetTrimmedError:  # rows that were still to be applied: build the view again from what is there
+                table = await engine.info(table.path)
+            else:
+                rows.trim(table.trimmed_seqno)
+                return rows
+        raise OverloadedError("rows of the table are trimmed faster than its active view can be built; try again")
+
+    async def _current(self, engine: Engine, limits: Limits, table: VisibleStream) -> LiveRows:
         view = self._views.get(table.id)
         if view is None or view.is_over:
             view = ActiveView(engine, table, self._building, self._tasks, lambda applied: self._check(applied, limits))

@@ -34,9 +34,11 @@ def _directory(table_id: int) -> str:
 
 
 async def find(engine: Engine, table: VisibleStream) -> ActiveSnapshot | None:
-    """The newest complete snapshot of a table. The others are deleted."""
+    """The newest complete snapshot of a table. The others are deleted. All rows of one from before the beginning of the
+    table are trimmed."""
     complete = [_parsed(stream.path) for stream in await _streams(engine, table.id) if stream.closed]
-    newest = max([snapshot for snapshot in complete if snapshot.position <= table.tail], key=_position, default=None)
+    usable = [snapshot for snapshot in complete if table.first <= snapshot.position <= table.tail]
+    newest = max(usable, key=_position, default=None)
     await delete_all(engine, table.id, but="" if newest is None else newest.path)
     return newest
 

@@ -10,7 +10,7 @@ from headwater import limits
 from headwater.errors import InvalidPathError, InvalidQueryError, ProtocolError
 from headwater.protocol.streams.sse import EventReader
 from headwater.protocol.tables import headers
-from headwater.protocol.tables.paths import TABLE_ROOT, TableAddress, check_name, nurl_path, parse_address, surl_path
+from headwater.protocol.tables.paths import TABLE_ROOT, TableAddress, check_name, parse_address, surl_path
 from headwater.protocol.tables.queries import RowView, TableQuery, parse_table_query
 from headwater.protocol.tables.rows import Row, event_frames, format_row
 from tests.unit.protocol.tables.test_rows import ROWS, SEED
@@ -108,15 +108,16 @@ def test_only_true_promises_seqnos_without_gaps() -> None:
     [
         ("prices", TableAddress("prices")),
         ("shops/caf%C3%A9", TableAddress("shops/café")),
-        ("prices/notify", TableAddress("prices", notify=True)),
-        ("shops/eu/%6Eotify", TableAddress("shops/eu", notify=True)),
+        ("prices/notify", TableAddress("prices", "notify")),
+        ("shops/eu/%6Eotify", TableAddress("shops/eu", "notify")),
+        ("prices/trim", TableAddress("prices", "trim")),
         ("notify/prices", TableAddress("notify/prices")),
         ("notify-me", TableAddress("notify-me")),
     ],
 )
 def test_surls_and_nurls(raw: str, address: TableAddress) -> None:
     assert parse_address(raw) == address
-    url = nurl_path(address.name) if address.notify else surl_path(address.name)
+    url = f"{surl_path(address.name)}/{address.below}" if address.below else surl_path(address.name)
     assert url.startswith("/v1/table/")
     assert parse_address(url.removeprefix(TABLE_ROOT)) == address
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import weakref
 from _collections_abc import dict_values
 from collections.abc import Awaitable, Callable
@@ -406,5 +407,47 @@ def test_the_snapshots_of_a_deleted_table_are_deleted_although_one_is_being_writ
         future.set_result(None)
         await asyncio.sleep(1)
         assert order == ["written no more", "deletes", "deleted"]
+
+    with_table(body)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_are_trimmed_are_not_live(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is that of the rows that are there, also if it is built again, from a snapshot or not."""
+    monkeypatch.setattr(active, "ACTIVE_SNAPSHOT_BYTES_MIN", 2_000)
+    chance = random.Random(seed)
+
+    async def body(engine: Engine) -> None:
+        views, restored = ActiveViews(), ActiveViews()
+        for _ in range(60):
+            changes = [(chance.choice("+-"), chance.randrange(30)) for _ in range(chance.randrange(1, 20))]
+            await append(engine, b"".join(b"%b\tk%d\tv\n" % (action.encode(), key) for action, key in changes))
+            table = await engine.info("t")
+            if chance.random() < 0.4:
+                await engine.trim("t", seqno=chance.randint(table.first_seqno, table.last_seqno + 1))
+            if chance.random() < 0.2:
+                restored = ActiveViews()
+            expected = naive(await all_rows(engine))
+            for kept in (views, restored):
+                assert await live_rows(engine, kept) == expected
+                assert (await kept.rows_of(engine, Limits(), await engine.info("t"))).last_seqno == table.last_seqno
+        await engine.trim("t")
+        assert await live_rows(engine, views) == await live_rows(engine, ActiveViews()) == []
+        table = await engine.info("t")
+        assert (await ActiveViews().rows_of(engine, Limits(), table)).last_seqno == table.last_seqno
+
+    with_table(body)
+
+
+def test_a_view_whose_rows_are_trimmed_before_it_has_read_them_is_built_again() -> None:
+    async def body(engine: Engine) -> None:
+        await append(engine, b"+\ta\t1\n")
+        await append(engine, b"+\tb\t1\n")
+        table = await engine.info("t")
+        await engine.trim("t", seqno=2)
+        assert (await ActiveViews().rows_of(engine, Limits(), table)).get(b"a") is None
+        views = ActiveViews()
+        rows = await views.rows_of(engine, Limits(), table)
+        assert [seqno_of(row) for row in rows.after(0)] == [2]
 
     with_table(body)
