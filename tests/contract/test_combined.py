@@ -381,6 +381,64 @@ def test_a_connection_waits_for_the_first_stream_of_a_subscription(client: httpx
         reader.until(lambda: reader.messages(f"{prefix}/events/a/b") == [1])
 
 
+def close(client: httpx.Client, path: str) -> None:
+    assert client.post(f"/{path}", headers={**JSON, "stream-closed": "true"}).is_success
+
+
+def test_a_closed_stream_of_a_subscription_is_read_once(client: httpx.Client, prefix: str) -> None:
+    """The list of streams is read a second time when the connection is open, for those that joined meanwhile."""
+    name = subscribe(client, prefix, pattern=f"{prefix}/jobs/*")
+    paths = [f"{prefix}/jobs/{number:03}" for number in range(200)]
+    for path in paths:
+        assert client.put(f"/{path}", headers={**JSON, "stream-closed": "true"}, content=b"[1]").status_code == 201
+    last_path = f"{prefix}/jobs/open"
+    create(client, last_path)
+    with subscribed(client, name) as reader:
+        reader.until(lambda: reader.count >= len(paths) and reader.is_up_to_date(last_path))
+        append(client, last_path, "last")
+        reader.until(lambda: reader.messages(last_path))
+        assert [path for path in paths if reader.messages(path) != [1]] == []
+        client.delete(f"/{paths[0]}")
+        create(client, paths[0])
+        append(client, paths[0], 2)  # another stream at the path
+        reader.until(lambda: reader.messages(paths[0]) == [1, 2])
+
+
+def test_a_closed_stream_that_is_acked_is_left_out(client: httpx.Client, prefix: str) -> None:
+    name = subscribe(client, prefix, pattern=f"{prefix}/jobs/*")
+    done, open_ = f"{prefix}/jobs/done", f"{prefix}/jobs/open"
+    create(client, done, open_)
+    tail = append(client, done, 1)
+    close(client, done)
+    with subscribed(client, name) as reader:
+        reader.until(lambda: reader.controls(done) and reader.is_up_to_date(open_))
+        last = reader.last_id
+    wake = client.post(f"/__ds/subscriptions/{name}/claim", json={"worker": "w"}).json()
+    ack = {"wake_id": wake["wake_id"], "generation": wake["generation"], "acks": [{"stream": done, "offset": tail}]}
+    headers = {"authorization": f"Bearer {wake['token']}"}
+    assert client.post(f"/__ds/subscriptions/{name}/ack", json=ack, headers=headers).status_code == 200
+    for known in (last, ""):
+        with subscribed(client, name, known) as reader:
+            append(client, open_, 2)
+            reader.until(lambda: 2 in reader.messages(open_))
+            assert reader.controls(done) == []
+
+
+def test_ids_do_not_grow_with_streams_that_are_gone(client: httpx.Client, prefix: str) -> None:
+    name = subscribe(client, prefix, pattern=f"{prefix}/jobs/*")
+    lengths, last = [], ""
+    for number in range(4):
+        path = f"{prefix}/jobs/{number}"
+        create(client, path)
+        append(client, path, number)
+        with subscribed(client, name, last) as reader:
+            reader.until(lambda: reader.messages(path))  # noqa: B023
+            last = reader.last_id
+        client.delete(f"/{path}")
+        lengths.append(len(last))
+    assert max(lengths) - min(lengths) <= 2, lengths
+
+
 # Access and limits
 
 
@@ -491,3 +549,19 @@ def test_each_stream_is_a_live_reader() -> None:
         wait_for(lambda: metric(client, "headwater_live_readers", kind=COMBINED), 0.0)
         with following(client, *paths[:5]) as reader:
             assert reader.response.status_code == 200
+
+
+def test_a_stream_that_leaves_a_subscription_gives_its_place_back() -> None:
+    limited = edge(DURABLE, live_readers_max=3, sse_lifetime_s=600)
+    with limited as server, httpx.Client(base_url=server.url, timeout=LIMIT_S) as client:
+        name = subscribe(client, "places", pattern="jobs/*")
+        with subscribed(client, name) as reader:
+            for number in range(6):
+                path = f"jobs/{number}"
+                create(client, path)
+                append(client, path, number)
+                reader.until(lambda: reader.messages(path))  # noqa: B023
+                close(client, path) if number % 2 else client.delete(f"/{path}")
+                ends = ({"deleted"}, {"upToDate", "streamClosed"})
+                reader.until(lambda: any(end in reader.controls(path) for end in ends))  # noqa: B023
+            assert metric(client, "headwater_live_readers", kind=COMBINED) == 0

@@ -232,6 +232,12 @@ def test_ids_are_percent_decoded_and_checked(site: Site) -> None:
         assert site.http.put(f"/__ds/subscriptions/{raw}", json=body).status_code in (400, 404)
 
 
+def test_the_path_of_a_stream_to_remove_is_checked(site: Site) -> None:
+    sub = site.pulled()
+    for raw in ("%FF", "a%C3%28", "%2F", "%2e%2e%2Fx", "__ds%2Fx", "x" * 1025):
+        assert code(site.http.delete(f"{sub.url}/streams/{raw}")) == (400, "INVALID_REQUEST"), raw
+
+
 def test_unknown_urls_below_the_control_prefix_are_not_streams(site: Site) -> None:
     assert site.http.get("/__ds/nothing").status_code == 404
     assert site.http.put("/__ds/nothing").status_code == 404

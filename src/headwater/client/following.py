@@ -32,6 +32,7 @@ from headwater.errors import (
     NetworkError,
     OffsetGoneError,
     OffsetLostError,
+    OffsetTrimmedError,
     ProtocolError,
     StreamGoneError,
     StreamNotFoundError,
@@ -258,7 +259,7 @@ class StreamFollowing:
         if isinstance(error, StreamNotFoundError | UnknownRouteError | MethodNotAllowedError) and not error.stream:
             raise ProtocolError("the server does not follow many streams over one connection") from error
         stream = self._streams.get(error.stream)
-        if stream is None or not stream.has_begun or isinstance(error, OffsetLostError):
+        if stream is None or not stream.has_begun or isinstance(error, OffsetLostError | OffsetTrimmedError):
             return None
         forbidden = isinstance(error, ForbiddenError)
         if not forbidden and not isinstance(error, StreamNotFoundError | StreamGoneError | OffsetGoneError):

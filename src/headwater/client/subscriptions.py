@@ -21,7 +21,7 @@ from headwater.errors import (
     UnknownRouteError,
 )
 from headwater.log.json_framing import UNREADABLE
-from headwater.protocol.streams.paths import RESERVED
+from headwater.protocol.streams.paths import RESERVED, check_path
 
 T = TypeVar("T")
 
@@ -327,4 +327,4 @@ def _checked_paths(streams: Iterable[str]) -> list[str]:
     paths = [path.strip("/") for path in streams]
     if not all(paths):
         raise ValueError("a stream's path cannot be empty")
-    return paths
+    return [check_path(path) for path in paths]  # HTTP clients resolve `..`: the URL would be that of the subscription

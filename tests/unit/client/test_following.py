@@ -22,6 +22,7 @@ from headwater.errors import (
     NetworkError,
     OffsetGoneError,
     OffsetLostError,
+    OffsetTrimmedError,
     ProtocolError,
     StreamNotFoundError,
     UnauthorizedError,
@@ -341,9 +342,10 @@ def test_a_stream_that_ends_between_two_connections_ends_as_during_one(status: i
     assert script.asked[2] == {"a": OFFSETS[1]}
 
 
-def test_data_that_was_lost_in_a_restore_is_an_error_and_no_deletion() -> None:
-    script = Script(control("a", 1, "upToDate"), problem(410, "offset-lost", "a"))
-    with script.client() as client, pytest.raises(OffsetLostError) as caught:
+@pytest.mark.parametrize(("code", "kind"), [("offset-lost", OffsetLostError), ("offset-trimmed", OffsetTrimmedError)])
+def test_data_that_was_lost_or_trimmed_is_an_error_and_no_deletion(code: str, kind: type[OffsetGoneError]) -> None:
+    script = Script(control("a", 1, "upToDate"), problem(410, code, "a"))
+    with script.client() as client, pytest.raises(kind) as caught:
         list(client.follow({"a": "-1"}))
     assert caught.value.stream == "a"
 

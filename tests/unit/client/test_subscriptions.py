@@ -216,6 +216,17 @@ def test_ids_and_paths_are_encoded(client: Client, server: FakeServer) -> None:
     assert server.requests[0].url.raw_path.decode() == f"{ROOT}/a%2Fb%20c/streams/x%2F%C3%A4"
 
 
+@pytest.mark.parametrize("path", ["..", ".", "a/../b", "/../"])
+def test_a_path_that_http_clients_resolve_is_refused(client: Client, server: FakeServer, path: str) -> None:
+    """`DELETE …/s/streams/..` would be `DELETE …/s/`, which deletes the subscription."""
+    subscription = client.subscription("s")
+    with pytest.raises(errors.InvalidPathError, match="a path segment cannot be"):
+        subscription.remove_stream(path)
+    with pytest.raises(errors.InvalidPathError, match="a path segment cannot be"):
+        subscription.add_streams([path])
+    assert server.requests == []
+
+
 def test_the_list_comes_in_pages(client: Client, server: FakeServer) -> None:
     one = {"id": "a", "type": "pull-wake", "wake_stream": "w", "pending_count": 2, "holder": None, "extra": 1}
     two = {"id": "b", "type": "webhook", "failures": 3, "next_attempt_at": "2026-05-09T00:00:00Z", "holder": "me"}

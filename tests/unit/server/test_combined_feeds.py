@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from headwater.engine import Engine
@@ -16,15 +17,20 @@ from headwater.log.commands import Append, Create, Delete
 from headwater.protocol.streams.combined import CombinedQuery, EventIds, StreamStart, parse_id
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.streams.paths import LIVE_PATH
+from headwater.protocol.subscriptions.config import Delivery, SubscriptionConfig
 from headwater.server.auth.callers import Caller
+from headwater.server.auth.grants import Grant, GrantedCallers
 from headwater.server.auth.scopes import parse_scopes
 from headwater.server.http import Frame, Request, url_fault
 from headwater.server.service import Service
 from headwater.server.streams.combined import follow
 from headwater.server.streams.combined_feeds import CombinedFeed
+from headwater.server.subscriptions import Subscriptions
+from headwater.server.subscriptions.records import SubscriptionRecord
 from headwater.store.memory import MemoryStore
 from tests import virtual_time
 from tests.combined import CombinedEvents
+from tests.unit.server.subscriptions.rig import Receiver
 from tests.waiting import LIMIT_S
 
 JSON = "application/json"
@@ -77,6 +83,16 @@ class World:
 
     async def delete(self, path: str) -> None:
         await self.engine.execute(Delete(path, self.engine.now_ms()))
+
+    async def subscribe(self, pattern: str) -> Subscriptions:
+        """A subscription `s`, with its service."""
+        service = Subscriptions(self.engine, Receiver(), GrantedCallers(None))  # type: ignore[arg-type]
+        self.service = msgspec.structs.replace(self.service, subscriptions=service)
+        await service.start()
+        service.begin()
+        config = SubscriptionConfig(Delivery.PULL_WAKE, pattern, wake_stream="wake")
+        await service.create(SubscriptionRecord("s", "", config, 0, Grant(""), "http://server.example"))
+        return service
 
     async def open(
         self, sink: Sink, *starts: str, last: str = "", caller: Caller | None = None, query: str = ""
@@ -405,6 +421,79 @@ def test_a_stream_that_cannot_be_read_ends_with_its_error_and_a_temporary_one_en
         await until(lambda: third.messages("b") == [2])
         assert feed is not None
         feed.cancel()
+
+    run(test)
+
+
+def test_a_position_that_was_trimmed_while_the_reader_was_away_is_an_error_of_its_stream() -> None:
+    async def test(world: World) -> None:
+        await world.create("a", "b")
+        sink = Sink()
+        feed = await world.open(sink, "a", "b")
+        assert feed is not None
+        await world.append("a", 1)
+        await until(lambda: sink.messages("a") == [1])
+        feed.cancel()
+        await world.append("a", 2)
+        info = await world.engine.info("a")
+        await world.engine.trim("a", before=info.offset(info.tail))
+        again = Sink()
+        await world.open(again, "a", "b", last=sink.last_id)
+        await until(lambda: bool(again.controls("a")))
+        assert again.controls("a") == [{"error"}]
+        error = next(event["error"] for _, event in again.events if event["stream"] == "a")
+        assert (error["type"], error["status"]) == ("urn:headwater:offset-trimmed", 410)
+        await world.append("b", 3)  # which goes on
+        await until(lambda: again.messages("b") == [3])
+
+    run(test)
+
+
+def test_a_stream_of_a_subscription_that_cannot_be_read_is_told_once() -> None:
+    """Reading it again at once would fail again, for ever."""
+
+    async def test(world: World) -> None:
+        await world.create("wake")
+        subscriptions = await world.subscribe("a/*")
+        await world.create("a/1", "a/2")
+        await world.append("a/1", 1)
+        read_more = world.engine.read_more
+
+        async def failing(message: ReadMore) -> ReadReply:
+            if message.stream_id == (await world.engine.info("a/1")).id:
+                raise DamagedDataError("the chunk")
+            return await read_more(message)
+
+        world.engine.read_more = failing  # type: ignore[method-assign]
+        sink = Sink()
+        feed = await world.open(sink, query="subscription=s")
+        assert feed is not None
+        await until(lambda: bool(sink.controls("a/1")))
+        await asyncio.sleep(10)  # in virtual time
+        await world.append("a/2", 2)
+        await until(lambda: sink.messages("a/2") == [2])
+        assert sink.controls("a/1") == [{"error"}]
+        feed.cancel()
+        await subscriptions.stop()
+
+    run(test)
+
+
+def test_a_subscription_is_read_from_what_is_left_of_its_streams() -> None:
+    async def test(world: World) -> None:
+        await world.create("wake")
+        subscriptions = await world.subscribe("a/*")
+        await world.create("a/1")
+        await world.append("a/1", 1)
+        await world.append("a/1", 2)
+        names = (await world.engine.info("a/1")).names
+        await world.engine.trim("a/1", before=names.at(2))
+        sink = Sink()
+        feed = await world.open(sink, query="subscription=s")
+        assert feed is not None
+        await until(lambda: sink.messages("a/1") == [2])
+        feed.cancel()
+        await subscriptions.stop()
 
     run(test)
 

@@ -102,7 +102,8 @@ async def _add(
         gone = isinstance(error, StreamNotFoundError | StreamGoneError | OffsetGoneError)
         if not resumes or not gone or isinstance(error, OffsetLostError):
             raise _naming(error, start.path) from None
-        feed.add(key, start.path, None, offset or BEGINNING)
+        trimmed = _naming(error, start.path) if isinstance(error, OffsetTrimmedError) else None
+        feed.add_over(key, start.path, offset or BEGINNING, trimmed)
     else:
         tells_tail = reached is None or not reached.told
         feed.add(key, start.path, stream, stream.offset(position), tells_tail=tells_tail)

@@ -38,7 +38,7 @@ _LINES, _FRAME = object(), object()  # keys of what a slice keeps
 
 
 class Lane:
-    """A stream of a combined feed: the consumer of its follower. Without a follower the stream was deleted before."""
+    """A stream of a combined feed: the consumer of its follower. Without a follower it was over before."""
 
     __slots__ = ("_feed", "_start", "end", "error", "follower", "is_waiting", "key", "path", "tells_tail")
 
@@ -56,6 +56,10 @@ class Lane:
     @property
     def offset(self) -> Offset:
         return self._start if self.follower is None else self.follower.offset
+
+    @property
+    def stream_id(self) -> int:
+        return 0 if self.follower is None else self.follower.stream.id
 
     # From the follower
 
@@ -82,8 +86,8 @@ class Membership(Protocol):
     def begin(self, feed: CombinedFeed) -> None:
         """The feed is open. It is given the streams that it lacks, and those that join."""
 
-    def left(self, path: str, end: str) -> None:
-        """The feed has ended a stream. It may be followed again."""
+    def left(self, path: str, end: str, stream_id: int) -> None:
+        """The feed has ended a stream. It may be followed again. `end` is empty if it cannot be read."""
 
     def close(self) -> None:
         """The feed has ended."""
@@ -112,14 +116,17 @@ class CombinedFeed(SliceFeed):
         self._awaits_turn = False
         self._lifetime = EventLifetime(service)
 
-    def add(self, key: int, path: str, stream: VisibleStream | None, start: Offset, *, tells_tail: bool = True) -> None:
-        """Follow a stream from an offset on, before the feed is opened. None: it was deleted, which the reader is
-        told. `tells_tail`: the reader does not know that it is up to date."""
+    def add_over(self, key: int, path: str, start: Offset, error: HeadwaterError | None) -> None:
+        """Tell the reader, when the feed is opened, that a stream cannot be followed, or without an error that it was
+        deleted."""
+        lane = self._lanes[key] = Lane(self, key, path, start)
+        lane.error, lane.end = error, "" if error is not None else DELETED
+
+    def add(self, key: int, path: str, stream: VisibleStream, start: Offset, *, tells_tail: bool = True) -> None:
+        """Follow a stream from an offset on, before the feed is opened. `tells_tail`: the reader does not know that it
+        is up to date."""
         lane = self._lanes[key] = Lane(self, key, path, start)
         lane.tells_tail = tells_tail
-        if stream is None:
-            lane.end = DELETED
-            return
         lane.follower = StreamFollower(
             self._service.engine, lane, KIND, stream, start.position, bytes_max=self._service.limits.sse_chunk_bytes
         )
@@ -263,7 +270,7 @@ class CombinedFeed(SliceFeed):
         if self._membership is not None:
             if self._ids is not None and lane.end != CLOSED:
                 self._ids.forget(lane.key)
-            self._membership.left(lane.path, lane.end)
+            self._membership.left(lane.path, lane.end, lane.stream_id)
         if self._lanes or self._membership is not None:
             self._ask()
         else:

@@ -235,7 +235,14 @@ def remove_stream(service: Service, request: Request, path: str, respond: Respon
 async def _remove_stream(service: Service, request: Request, path: str) -> None:
     subscription = _find(service, path)
     raw = request.path.partition("/subscriptions/")[2].split("/", 2)[2]
-    await _all(service).unname(subscription, parse_member(unquote(raw, errors="strict")))
+    await _all(service).unname(subscription, parse_member(_decoded(raw)))
+
+
+def _decoded(raw: str) -> str:
+    try:
+        return unquote(raw, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidSubscriptionError(f"{raw[:80]!r} is not UTF-8 after percent-decoding") from None
 
 
 def rotate_key(service: Service, _: Request, __: str, respond: Respond) -> None:

@@ -34,9 +34,14 @@ class Link(NamedTuple):
         return 0 if self.stream is None else acked_position(self.stream, self.cursor)
 
     @property
+    def start(self) -> int:
+        """Where the data begins that is not acked and still there: what was trimmed is not pending."""
+        return 0 if self.stream is None else max(self.position, self.stream.first)
+
+    @property
     def lag_bytes(self) -> int:
         """How much there is to read. What was trimmed before it was read does not count."""
-        return 0 if self.stream is None else self.stream.tail - max(self.position, self.stream.first)
+        return 0 if self.stream is None else self.stream.tail - self.start
 
     @property
     def acked_offset(self) -> str:

@@ -16,6 +16,7 @@ counts only if their wake is still in flight.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ from headwater.errors import (
     HeadwaterError,
     InvalidAckError,
     NoPendingWorkError,
+    OffsetTrimmedError,
     StoppingError,
     SubscriptionNotFoundError,
     TooManySubscriptionsError,
@@ -589,8 +591,9 @@ class RunningSubscription:
             if offset is None or text.startswith("-"):
                 raise InvalidAckError(f"an ack needs an offset of {link.path!r}, got {text[:80]!r}")
             position = stream.names.resolve(stream.tail, offset)
-            if stream.first < position < stream.tail:  # what was trimmed meanwhile can be acked
-                await self._engine.records(FindRecords(link.path, offset, limit=1))  # refuses one inside a record
+            if 0 < position < stream.tail:
+                with contextlib.suppress(OffsetTrimmedError):  # it was read before, and nothing is left to look at
+                    await self._engine.records(FindRecords(link.path, offset, limit=1))  # refuses one inside a record
         except InvalidAckError:
             raise
         except HeadwaterError as error:

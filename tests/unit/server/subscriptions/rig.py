@@ -12,7 +12,7 @@ from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.outbound import Answer
-from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.subscriptions.config import Ack, AckBody, ClaimBody, Delivery, SubscriptionConfig
 from headwater.server.auth.authority import Authority
 from headwater.server.auth.grants import Grant, GrantedCallers
@@ -111,6 +111,9 @@ class Rig:
 
     async def delete(self, path: str) -> None:
         await self.engine.execute(Delete(path, self.now_ms()))
+
+    async def trim(self, path: str, before: str) -> None:
+        await self.engine.trim(path, before=parse_offset(before))
 
     # Subscriptions
 

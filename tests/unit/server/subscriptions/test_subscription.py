@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from headwater import limits
-from headwater.errors import AlreadyClaimedError, FencedError, NoPendingWorkError, TargetUnreachableError
+from headwater.errors import (
+    AlreadyClaimedError,
+    FencedError,
+    InvalidAckError,
+    NoPendingWorkError,
+    TargetUnreachableError,
+)
 from headwater.limits import Limits
 from headwater.log.commands import ForkRequest, WriteDocument, WriteDocuments
 from headwater.outbound import Answer
@@ -370,6 +376,30 @@ def test_nothing_pending_is_no_wake() -> None:
             assert rig.current().wakes.generation == 0
             with pytest.raises(NoPendingWorkError):
                 await rig.claim()
+
+    run(test())
+
+
+def test_what_was_trimmed_is_not_pending() -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.subscribe()
+            await rig.create("e/1", b"1")
+            offsets = [await rig.append("e/1") for _ in range(3)]
+            wake, _, token = await rig.claim()
+            await rig.trim("e/1", offsets[1])
+            assert await rig.current().lag_bytes() == 2
+            await rig.ack(wake, token, {"e/1": offsets[0]})  # it was processed before it was trimmed
+            with pytest.raises(InvalidAckError):
+                await rig.ack(wake, token, {"e/1": offsets[1][:-1] + "7"})  # inside a record that is there
+            await rig.trim("e/1", offsets[2])
+            assert await rig.current().lag_bytes() == 0
+            assert not await rig.ack(wake, token, done=True)  # no further wake
+            with pytest.raises(NoPendingWorkError):
+                await rig.claim()
+            await rig.append("e/1")
+            _, streams, _ = await rig.claim()
+            assert [stream.path for stream in streams] == ["e/1"]
 
     run(test())
 
