@@ -6,6 +6,7 @@ arrives again does not count twice.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ client = AsyncClient(os.environ.get("HEADWATER_URL", "http://127.0.0.1:4437"))
 verifier = client.webhook_verifier()
 pieces: dict[str, int] = {}
 read_up_to: dict[str, str] = {}
+one_call = asyncio.Lock()
 
 
 @asynccontextmanager
@@ -49,12 +51,11 @@ async def receive(request: Request) -> dict[str, bool]:
     except HeadwaterError as error:  # the keys cannot be fetched: the server will call again
         raise HTTPException(503, str(error)) from None
     claim = client.subscription(wake.subscription_id).answer(wake)
-    async for batch in claim.batches(Order):
-        if batch.offset <= read_up_to.get(batch.stream, ""):
-            continue
-        for order in batch.messages:
-            pieces[order.sku] = pieces.get(order.sku, 0) + order.pieces
-        read_up_to[batch.stream] = batch.offset
+    async with one_call:  # the server calls again if an answer was lost, while the first call may still run
+        async for batch in claim.batches(Order, since=read_up_to):
+            for order in batch.messages:
+                pieces[order.sku] = pieces.get(order.sku, 0) + order.pieces
+            read_up_to[batch.stream] = batch.offset
     return {"done": True}  # the server acks the events of this wake
 
 

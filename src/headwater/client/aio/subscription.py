@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -12,11 +13,20 @@ from headwater.client.forking import Unpicklable
 from headwater.client.session import Session
 from headwater.client.subscriptions import AckResult, PendingStream, SubscriptionInfo, Wake, WakeKey
 from headwater.client.working import LeaseClock, WorkBatch, WorkerSettings, WorkReport, worker_name
-from headwater.errors import FencedError, OffsetGoneError, StreamGoneError, StreamNotFoundError
+from headwater.errors import (
+    FencedError,
+    OffsetGoneError,
+    OffsetLostError,
+    OffsetTrimmedError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
 from headwater.positions import BEGINNING, Position
 
 if TYPE_CHECKING:
     from headwater.client.aio.client import AsyncClient
+
+log = logging.getLogger("headwater.client")
 
 T = TypeVar("T")
 
@@ -197,29 +207,40 @@ class AsyncClaim(Unpicklable):
         return self._lease is not None and self._lease.is_lost(self._session.clock())
 
     @overload
-    def batches(self) -> AsyncGenerator[WorkBatch[Any], None]: ...
+    def batches(self, *, since: Mapping[str, str] | None = None) -> AsyncGenerator[WorkBatch[Any], None]: ...
 
     @overload
-    def batches(self, type: type[T]) -> AsyncGenerator[WorkBatch[T], None]: ...
+    def batches(self, type: type[T], *, since: Mapping[str, str] | None = None) -> AsyncGenerator[WorkBatch[T], None]: ...
 
     @overload
-    def batches(self, type: Any) -> AsyncGenerator[WorkBatch[Any], None]: ...
+    def batches(self, type: Any, *, since: Mapping[str, str] | None = None) -> AsyncGenerator[WorkBatch[Any], None]: ...
 
-    async def batches(self, type: Any = Any) -> AsyncGenerator[WorkBatch[Any], None]:  # noqa: A002
+    async def batches(
+        self,
+        type: Any = Any,  # noqa: A002
+        *,
+        since: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[WorkBatch[Any], None]:
         """Iterate over the pending events, one stream after the other, in batches as the server sends them.
+
+        `since` has offsets by stream, up to which events were processed although they may not be acked: what is stored
+        with the results. A stream is read from there if that is after its acked offset.
 
         Events that are appended meanwhile are not part of the claim. A stream that was deleted is skipped. One that was
         deleted and created again is read from its beginning. FencedError is raised as soon as the lease is lost.
         """
         pending = [stream for stream in self.streams if stream.has_pending]
         for number, stream in enumerate(pending, 1):
-            async for batch in self._stream_batches(stream, type, is_last=number == len(pending)):
+            begin = max(stream.acked_offset, (since or {}).get(stream.path, ""))
+            if begin >= stream.tail_offset:  # all of it was processed
+                self.delivered[stream.path] = stream.tail_offset
+                continue
+            async for batch in self._stream_batches(stream, begin, type, is_last=number == len(pending)):
                 yield batch
 
     async def _stream_batches(
-        self, stream: PendingStream, message_type: Any, *, is_last: bool
+        self, stream: PendingStream, begin: str, message_type: Any, *, is_last: bool
     ) -> AsyncGenerator[WorkBatch[Any], None]:
-        begin = stream.acked_offset
         handle = self._client.stream(stream.path)
         while True:
             reader = handle.read(type=message_type, offset=begin, until=stream.tail_offset)
@@ -233,9 +254,11 @@ class AsyncClaim(Unpicklable):
                             self.delivered[stream.path] = batch.offset
                         yield self._work(stream.path, batch.items, batch.position, is_last=is_last and at_end)
                 return
-            except OffsetGoneError:
-                if begin == BEGINNING:
+            except OffsetGoneError as error:
+                if begin == BEGINNING or (isinstance(error, OffsetLostError) and begin != stream.acked_offset):
                     raise
+                if isinstance(error, OffsetTrimmedError):
+                    log.warning("%s: events of %s were trimmed unprocessed: %s", self.subscription, stream.path, error)
                 begin = BEGINNING
             except (StreamNotFoundError, StreamGoneError):
                 return

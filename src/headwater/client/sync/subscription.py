@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -13,11 +14,20 @@ from headwater.client.session import Session
 from headwater.client.subscriptions import AckResult, PendingStream, SubscriptionInfo, Wake, WakeKey
 from headwater.client.sync.worker import Worker
 from headwater.client.working import LeaseClock, WorkBatch, WorkerSettings, WorkReport, worker_name
-from headwater.errors import FencedError, OffsetGoneError, StreamGoneError, StreamNotFoundError
+from headwater.errors import (
+    FencedError,
+    OffsetGoneError,
+    OffsetLostError,
+    OffsetTrimmedError,
+    StreamGoneError,
+    StreamNotFoundError,
+)
 from headwater.positions import BEGINNING, Position
 
 if TYPE_CHECKING:
     from headwater.client.sync.client import Client
+
+log = logging.getLogger("headwater.client")
 
 T = TypeVar("T")
 
@@ -198,28 +208,43 @@ class Claim(Unpicklable):
         return self._lease is not None and self._lease.is_lost(self._session.clock())
 
     @overload
-    def batches(self) -> Generator[WorkBatch[Any], None, None]: ...
+    def batches(self, *, since: Mapping[str, str] | None = None) -> Generator[WorkBatch[Any], None, None]: ...
 
     @overload
-    def batches(self, type: type[T]) -> Generator[WorkBatch[T], None, None]: ...
+    def batches(
+        self, type: type[T], *, since: Mapping[str, str] | None = None
+    ) -> Generator[WorkBatch[T], None, None]: ...
 
     @overload
-    def batches(self, type: Any) -> Generator[WorkBatch[Any], None, None]: ...
+    def batches(
+        self, type: Any, *, since: Mapping[str, str] | None = None
+    ) -> Generator[WorkBatch[Any], None, None]: ...
 
-    def batches(self, type: Any = Any) -> Generator[WorkBatch[Any], None, None]:  # noqa: A002
+    def batches(
+        self,
+        type: Any = Any,  # noqa: A002
+        *,
+        since: Mapping[str, str] | None = None,
+    ) -> Generator[WorkBatch[Any], None, None]:
         """Iterate over the pending events, one stream after the other, in batches as the server sends them.
+
+        `since` has offsets by stream, up to which events were processed although they may not be acked: what is stored
+        with the results. A stream is read from there if that is after its acked offset.
 
         Events that are appended meanwhile are not part of the claim. A stream that was deleted is skipped. One that was
         deleted and created again is read from its beginning. FencedError is raised as soon as the lease is lost.
         """
         pending = [stream for stream in self.streams if stream.has_pending]
         for number, stream in enumerate(pending, 1):
-            yield from self._stream_batches(stream, type, is_last=number == len(pending))
+            begin = max(stream.acked_offset, (since or {}).get(stream.path, ""))
+            if begin >= stream.tail_offset:  # all of it was processed
+                self.delivered[stream.path] = stream.tail_offset
+                continue
+            yield from self._stream_batches(stream, begin, type, is_last=number == len(pending))
 
     def _stream_batches(
-        self, stream: PendingStream, message_type: Any, *, is_last: bool
+        self, stream: PendingStream, begin: str, message_type: Any, *, is_last: bool
     ) -> Generator[WorkBatch[Any], None, None]:
-        begin = stream.acked_offset
         handle = self._client.stream(stream.path)
         while True:
             reader = handle.read(type=message_type, offset=begin, until=stream.tail_offset)
@@ -233,9 +258,11 @@ class Claim(Unpicklable):
                             self.delivered[stream.path] = batch.offset
                         yield self._work(stream.path, batch.items, batch.position, is_last=is_last and at_end)
                 return
-            except OffsetGoneError:
-                if begin == BEGINNING:
+            except OffsetGoneError as error:
+                if begin == BEGINNING or (isinstance(error, OffsetLostError) and begin != stream.acked_offset):
                     raise
+                if isinstance(error, OffsetTrimmedError):
+                    log.warning("%s: events of %s were trimmed unprocessed: %s", self.subscription, stream.path, error)
                 begin = BEGINNING
             except (StreamNotFoundError, StreamGoneError):
                 return
