@@ -168,6 +168,11 @@ class Engine:
 
     # Reading
 
+    @property
+    def timeline(self) -> int:
+        """A number that grows with each restore of the store to an earlier state; 0 if there was none."""
+        return self._catalogue.timeline
+
     async def info(self, path: str) -> VisibleStream:
         return await self._reader.info(path)
 

@@ -75,13 +75,20 @@ class WakeInFlight(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Wakes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of a subscription between its cursors and its workers."""
+    """The state of a subscription between its cursors and its workers. The first generation of a subscription that was
+    created in a timeline of the store, and all later ones, are larger than the timeline."""
 
     generation: int = 0
     wake: WakeInFlight | None = None
     failures: int = 0  # of deliveries in a row
     last_failure: str | None = None
     next_attempt_ms: int = 0  # 0: no retry is scheduled
+
+    def in_timeline(self, timeline: int) -> Wakes:
+        """The state in a timeline of the store. Wakes that were begun after the state to which the store was restored
+        are forgotten, but those who have one may still be there. So generations go on above all of them: a timeline is
+        the microsecond in which it began. The wake in flight ends, because it may have ended before."""
+        return self if self.generation >= timeline else Wakes(timeline)
 
     def issued(self, wake: WakeInFlight) -> Wakes:
         return msgspec.structs.replace(self, generation=wake.generation, wake=wake, next_attempt_ms=0)

@@ -119,6 +119,7 @@ class Subscriptions:
                 self._is_complete = False
                 continue
             version = 0 if stored is None else stored.version
+            state = state.in_timeline(self.engine.timeline)
             subscription = RunningSubscription(self, record, state, version, members.get(record.life, ()))
             subscription.is_created = True
             self._add(subscription)
@@ -328,7 +329,7 @@ class Subscriptions:
             self._check_room(wanted)
             await self.keys.ensure()
             record = msgspec.structs.replace(wanted, life=uuid.uuid4().hex)
-            subscription = RunningSubscription(self, record, Wakes(), 0, record.config.streams)
+            subscription = RunningSubscription(self, record, Wakes(self.engine.timeline), 0, record.config.streams)
             self._add(subscription)
             try:
                 await self._store(subscription)

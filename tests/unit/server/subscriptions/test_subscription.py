@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from collections.abc import Coroutine
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from headwater import limits
+from headwater.engine import Engine
 from headwater.errors import (
     AlreadyClaimedError,
     FencedError,
@@ -22,11 +24,14 @@ from headwater.limits import Limits
 from headwater.log.commands import ForkRequest, WriteDocument, WriteDocuments
 from headwater.outbound import Answer
 from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.subscriptions.config import AckBody, ClaimBody
 from headwater.server.subscriptions import subscriptions
 from headwater.server.subscriptions.records import Wakes
 from headwater.server.subscriptions.subscription import RunningSubscription
 from headwater.server.subscriptions.subscriptions import Subscriptions
 from tests import virtual_time
+from tests.fault.lives import LoopClock
+from tests.restores import LastingStore
 from tests.unit.server.subscriptions.rig import DONE, FAILED, LEASE_MS, WAKE_STREAM, Rig
 
 LEASE_S = LEASE_MS / 1000
@@ -376,6 +381,45 @@ def test_nothing_pending_is_no_wake() -> None:
             assert rig.current().wakes.generation == 0
             with pytest.raises(NoPendingWorkError):
                 await rig.claim()
+
+    run(test())
+
+
+def test_wakes_from_before_a_restore_are_over_and_generations_are_not_used_again() -> None:
+    """Otherwise a worker that was fenced in the lost time could ack, and two workers could have one generation."""
+    store = LastingStore()
+
+    def engine() -> Engine:
+        return Engine(store, Limits(), clock=LoopClock())
+
+    async def test() -> None:
+        nonlocal store
+        async with Rig(engine()) as rig:
+            await rig.subscribe()
+            await rig.create("e/1", b"1")
+            kept, _, kept_token = await rig.claim()
+        saved = copy.deepcopy(store)
+        async with Rig(engine()) as rig:
+            await rig.current().release(kept_token, AckBody(kept.id, kept.generation))
+            lost, _, lost_token = await rig.claim()
+        generations = [kept.generation, lost.generation]
+        for number in (1, 2):
+            store = copy.deepcopy(saved)
+            store.timeline = store.next_id + number * 10**9
+            async with Rig(engine()) as rig:
+                for wake, token in ((kept, kept_token), (lost, lost_token)):
+                    with pytest.raises(FencedError):
+                        await rig.ack(wake, token)
+                wake, _, token = await rig.claim()
+                generations.append(wake.generation)
+                await rig.subscribe("f/*", name="t")
+                await rig.create("f/1", b"1")
+                other = await rig.service.find("t").claim(ClaimBody("worker"))
+            async with Rig(engine()) as rig:  # a restart is no restore
+                await rig.ack(wake, token)
+                t = rig.service.find("t")
+                await t.ack(t.token(other[0]), AckBody(other[0].id, other[0].generation))
+        assert generations == sorted(set(generations))
 
     run(test())
 
