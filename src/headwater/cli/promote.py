@@ -12,6 +12,7 @@ import typer
 
 from headwater import limits
 from headwater.cli.output import say
+from headwater.elapsed import elapsed_s
 from headwater.store.embedded import layout, locking
 from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.failures import BackupError, TargetError
@@ -95,8 +96,8 @@ def _following(standby: Standby) -> Callable[[float], None]:
     """Wait, and apply new data meanwhile."""
 
     def wait(seconds: float) -> None:
-        until_s = leases.elapsed_s() + seconds
-        while (left_s := until_s - leases.elapsed_s()) > 0:
+        until_s = elapsed_s() + seconds
+        while (left_s := until_s - elapsed_s()) > 0:
             with contextlib.suppress(*PASSING):
                 standby.step()
             time.sleep(max(0.0, min(left_s, limits.BACKUP_FOLLOW_S)))

@@ -18,6 +18,7 @@ from headwater import limits
 from headwater.backoff import Backoff
 from headwater.client.answers import error_of
 from headwater.client.effects import Call, Flow, HttpReply, HttpRequest, Open, Receive, Report, Send, Sleep
+from headwater.elapsed import elapsed_s
 from headwater.errors import (
     HeadwaterError,
     NetworkError,
@@ -90,6 +91,14 @@ class Credentials(msgspec.Struct):
     hook: Callable[[], Any] | None = None
 
 
+_OF_PROCESS = (
+    "chance",
+    "clock",
+    "lease_clock",
+    "contact",
+)  # of a session; another process has its own
+
+
 class Session:
     """The root URL, headers, parameters and credentials of a client, or of one of its handles."""
 
@@ -123,6 +132,7 @@ class Session:
         self.on_error = on_error
         self.chance = random.random
         self.clock = time.monotonic
+        self.lease_clock = elapsed_s  # of leases, which go on while the machine is suspended
 
     def __copy__(self) -> Session:
         session = object.__new__(Session)
@@ -131,10 +141,10 @@ class Session:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs. Its clock, its random numbers and its contact to the server are its own."""
-        return {name: value for name, value in vars(self).items() if name not in ("chance", "clock", "contact")}
+        return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, chance=random.random, clock=time.monotonic, contact=Contact())
+        vars(self).update(state, chance=random.random, clock=time.monotonic, lease_clock=elapsed_s, contact=Contact())
 
     def with_settings(self, headers: Mapping[str, Setting] | None, params: Mapping[str, Setting] | None) -> Session:
         """A copy of the session with additional headers and parameters of a handle."""

@@ -22,10 +22,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from headwater.elapsed import elapsed_s
 from headwater.log.moments import NEVER, Moment
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -37,12 +37,6 @@ class Clock(Protocol):
 
     def moment(self) -> Moment:
         """The time of a batch of the journal."""
-
-
-# Monotonic seconds, including time in suspension if the system counts it.
-elapsed_s: Callable[[], float] = (
-    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-)
 
 
 def boot_number() -> int:

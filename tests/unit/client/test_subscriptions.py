@@ -313,6 +313,18 @@ def test_a_heartbeat_is_sent_once(claim: Claim, server: FakeServer) -> None:
 # Webhooks that are acked later
 
 
+def test_a_lease_ends_while_the_machine_is_suspended(client: Client, server: FakeServer) -> None:
+    """`time.monotonic` stands still then: the worker would go on with events that another one has."""
+    now_s = 0.0
+    session = client._session
+    session.clock = lambda: 0.0
+    session.lease_clock = lambda: now_s
+    claim = client.subscription("s").claim("me")
+    assert not claim.is_lost
+    now_s = 30.0
+    assert claim.is_lost
+
+
 def test_a_webhook_is_acked_by_its_callback(client: Client, server: FakeServer) -> None:
     wake = Wake(
         "s", "w_2", 8, [PendingStream("e/1", "glob", "-1", "0_9", True)], "http://server/callback", "hook-token"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headwater import limits as bounds
+from headwater.elapsed import elapsed_s
 from headwater.engine import Engine, committer
-from headwater.engine.clock import SteadyClock, elapsed_s
+from headwater.engine.clock import SteadyClock
 from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Slice
 from headwater.errors import (
     ConflictError,

@@ -115,7 +115,7 @@ class AsyncSubscription:
 
         Raises AlreadyClaimedError if another worker has them, and NoPendingWorkError if there are none.
         """
-        sent_s = self._session.clock()
+        sent_s = self._session.lease_clock()
         claim_id = uuid.uuid4().hex
         claimed = await self._client._run(subscriptions.claim(self._session, self.url, worker, claim_id))
         key = WakeKey(self.url, "ack", claimed.wake_id, claimed.generation, claimed.token)
@@ -204,13 +204,15 @@ class AsyncClaim(Unpicklable):
     @property
     def is_lost(self) -> bool:
         """Whether another worker may have the events, because the lease has ended or the server said so."""
-        return self._lease is not None and self._lease.is_lost(self._session.clock())
+        return self._lease is not None and self._lease.is_lost(self._session.lease_clock())
 
     @overload
     def batches(self, *, since: Mapping[str, str] | None = None) -> AsyncGenerator[WorkBatch[Any], None]: ...
 
     @overload
-    def batches(self, type: type[T], *, since: Mapping[str, str] | None = None) -> AsyncGenerator[WorkBatch[T], None]: ...
+    def batches(
+        self, type: type[T], *, since: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[WorkBatch[T], None]: ...
 
     @overload
     def batches(self, type: Any, *, since: Mapping[str, str] | None = None) -> AsyncGenerator[WorkBatch[Any], None]: ...
@@ -272,14 +274,14 @@ class AsyncClaim(Unpicklable):
 
         All offsets are set, or none. Without `done` the lease is extended.
         """
-        sent_s = self._session.clock()
+        sent_s = self._session.lease_clock()
         result = await self._client._run(subscriptions.ack(self._session, self._key, acks, done=done))
         self._extend(sent_s)
         return result
 
     async def heartbeat(self) -> None:
         """Extend the lease."""
-        sent_s = self._session.clock()
+        sent_s = self._session.lease_clock()
         timeout_s = self._session.timeouts.answer_s if self.lease_s is None else self.lease_s
         await self._client._run(subscriptions.heartbeat(self._session, self._key, timeout_s))
         self._extend(sent_s)
@@ -301,7 +303,7 @@ class AsyncClaim(Unpicklable):
         """How long to wait for the next heartbeat; None if there is nothing to extend."""
         if self._lease is None or self.is_lost:
             return None
-        return max(0.0, self._lease.heartbeat_s() - self._session.clock())
+        return max(0.0, self._lease.heartbeat_s() - self._session.lease_clock())
 
     def _fence(self) -> None:
         """Note that the server said that the lease is lost."""
@@ -310,7 +312,7 @@ class AsyncClaim(Unpicklable):
 
     def _fail_heartbeat(self) -> None:
         if self._lease is not None:
-            self._lease.try_again(self._session.clock())
+            self._lease.try_again(self._session.lease_clock())
 
     def __repr__(self) -> str:
         return f"AsyncClaim({self.subscription!r}, generation={self.generation})"

@@ -94,16 +94,13 @@ async def _add(
     offset = start.offset if reached is None else reached.offset
     try:
         stream, position = await _find(service, start.path, offset)
-    except OffsetTrimmedError as error:
-        if not resumes and not feed.has_members:
-            raise _naming(error, start.path) from None
-        feed.add_failed(key, start.path, offset or BEGINNING, _naming(error, start.path))
     except HeadwaterError as error:
+        told = _naming(error, start.path)
+        trimmed = isinstance(error, OffsetTrimmedError)
         gone = isinstance(error, StreamNotFoundError | StreamGoneError | OffsetGoneError)
-        if not resumes or not gone or isinstance(error, OffsetLostError):
-            raise _naming(error, start.path) from None
-        trimmed = _naming(error, start.path) if isinstance(error, OffsetTrimmedError) else None
-        feed.add_over(key, start.path, offset or BEGINNING, trimmed)
+        if isinstance(error, OffsetLostError) or not (resumes and gone or feed.has_members and trimmed):
+            raise told from None
+        feed.add_over(key, start.path, offset or BEGINNING, told if trimmed else None)
     else:
         tells_tail = reached is None or not reached.told
         feed.add(key, start.path, stream, stream.offset(position), tells_tail=tells_tail)

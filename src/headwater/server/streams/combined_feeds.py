@@ -131,11 +131,6 @@ class CombinedFeed(SliceFeed):
             self._service.engine, lane, KIND, stream, start.position, bytes_max=self._service.limits.sse_chunk_bytes
         )
 
-    def add_failed(self, key: int, path: str, start: Offset, error: HeadwaterError) -> None:
-        """Tell the reader that a stream cannot be read from an offset on."""
-        lane = self._lanes[key] = Lane(self, key, path, start)
-        lane.error = error
-
     def follow(self, key: int, path: str, stream: VisibleStream, start: Offset) -> None:
         """Follow another stream, while the feed is open. If the caller may not read it, the reader is told."""
         self.add(key, path, stream, start)

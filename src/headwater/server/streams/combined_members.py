@@ -23,7 +23,7 @@ class SubscribedStreams:
         self._subscription = visible_subscription(service, request, name)
         self._feed: CombinedFeed | None = None
         self._joining: set[str] = set()
-        # Streams of which nothing more is sent to this reader: the id of one that is at its end, None for any at the path.
+        # Streams of which nothing more is sent: the id of one that is at its end, None for any at the path.
         self._over: dict[str, int | None] = {}
         self._places: dict[str, LivePlace] = {}  # of streams that joined
 

@@ -22,13 +22,13 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from headwater import limits
+from headwater.elapsed import elapsed_s
 from headwater.store.embedded.backup.failures import BackupError, DamagedBackupError, MissingError, TargetError
 from headwater.store.embedded.backup.formats import seal, unseal
 from headwater.store.embedded.backup.identity import FOLDER
@@ -105,11 +105,6 @@ def holder_id(directory: Path) -> str:
     except OSError:
         boot = secrets.token_hex(16)  # unknown: every start counts as another machine
     return hashlib.sha256(f"{boot} {status.st_dev} {status.st_ino}".encode()).hexdigest()[:32]
-
-
-def elapsed_s() -> float:
-    """A clock that only advances, also while the machine is suspended."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 # Holding
