@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from bench.servers import Server, headwater, reference
@@ -425,14 +425,16 @@ def test_the_list_of_subscriptions(scene: Scene, peer: Server) -> None:
     assert statuses[f"{scene.name}-a"].pending_count == 0
 
 
-def reader_of_wakes(client: Any, messages: list[Any]) -> Any:
+def reader_of_wakes(client: Any, messages: list[Any], then: Callable[[], object] = lambda: None) -> Any:
     """A function for whole wakes, for the shell of the client."""
 
     def read(claim: Any) -> None:
         messages.extend(batch.messages for batch in claim.batches())
+        then()
 
     async def read_async(claim: Any) -> None:
         messages.extend([batch.messages async for batch in claim.batches()])
+        await asyncio.to_thread(then)
 
     return read if isinstance(client, Client) else read_async
 
@@ -468,6 +470,46 @@ def test_a_stream_that_was_deleted_is_skipped(scene: Scene) -> None:
     claim = scene.subscription.claim("w")
     scene.client.stream(f"{scene.name}/a").delete()
     assert [batch.messages for batch in claim.batches()] == [[{"n": 2}]]
+
+
+@pytest.mark.parametrize("per", ["batch", "wake"])
+def test_a_stream_that_is_deleted_while_it_is_processed_does_not_keep_others_from_being_acked(
+    scene: Scene, per: Literal["batch", "wake"]
+) -> None:
+    tails = {f"{scene.name}/{name}": scene.append({"n": name}, stream=name) for name in "abc"}
+    deleted = f"{scene.name}/b"
+    seen: list[Any] = []
+
+    def process(batch: WorkBatch[Any]) -> None:
+        seen.append(batch.messages)
+        if batch.stream == deleted:
+            scene.client.stream(deleted).delete()
+
+    function: Any = process
+    if per == "wake":
+        function = reader_of_wakes(scene.client, seen, scene.client.stream(deleted).delete)
+    assert scene.subscription.worker(function, per=per).run_once() is True
+    assert sorted(seen, key=str) == [[{"n": "a"}], [{"n": "b"}], [{"n": "c"}]]
+    del tails[deleted]
+    assert {link.path: link.acked_offset for link in scene.subscription.get().streams} == tails
+
+
+def test_what_was_processed_and_not_acked_is_left_out(scene: Scene) -> None:
+    """A batch can hold old and new events, so batches cannot be skipped by their offsets."""
+    first = scene.append({"n": 1}, {"n": 2})
+    other = scene.append({"n": 1}, stream="b")
+    last = scene.append({"n": 3})
+    stored = {f"{scene.name}/a": first, f"{scene.name}/b": other}
+    claim = scene.subscription.claim("w")
+    assert [batch.messages for batch in claim.batches(since=stored)] == [[{"n": 3}]]
+    assert claim.delivered == {**stored, f"{scene.name}/a": last}
+    claim.ack(claim.delivered)
+    for name in "ab":  # other streams at the paths: what is stored is of the ones before
+        scene.client.stream(f"{scene.name}/{name}").delete()
+        scene.append({"n": 4}, stream=name)
+    claim.release()
+    claim = scene.subscription.claim("w")
+    assert [batch.messages for batch in claim.batches(since=stored)] == [[{"n": 4}], [{"n": 4}]]
 
 
 def test_a_wake_stream_can_be_given_by_its_url_but_not_on_another_server(scene: Scene, crew: Crew) -> None:

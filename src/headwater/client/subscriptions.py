@@ -15,7 +15,10 @@ from headwater.errors import (
     FencedError,
     HeadwaterError,
     MethodNotAllowedError,
+    OffsetGoneError,
+    OffsetTrimmedError,
     ProtocolError,
+    StreamGoneError,
     StreamNotFoundError,
     SubscriptionNotFoundError,
     UnknownRouteError,
@@ -275,6 +278,22 @@ def ack(session: Session, wake: WakeKey, acks: Mapping[str, str], *, done: bool)
             raise
         return AckResult(None)
     return AckResult(_decoded(request, reply, _Acked).next_wake)
+
+
+def existing(session: Session, acks: Mapping[str, str]) -> Flow[dict[str, str]]:
+    """Those of the acks whose stream still exists, and is the one that the offset is of."""
+    there: dict[str, str] = {}
+    for path, offset in acks.items():
+        url = with_query(session.url_of(path), offset=offset, until=offset)  # Headwater sends no data then
+        try:
+            yield from exchange(session, HttpRequest("GET", url))
+        except OffsetTrimmedError:
+            there[path] = offset
+        except (StreamNotFoundError, StreamGoneError, OffsetGoneError):
+            continue
+        else:
+            there[path] = offset
+    return there
 
 
 def heartbeat(session: Session, wake: WakeKey, timeout_s: float) -> Flow[None]:

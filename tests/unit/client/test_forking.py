@@ -9,10 +9,12 @@ import signal
 import uuid
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from bench.servers import headwater
 
 from headwater.client import AsyncClient, Client, Stream
 from headwater.errors import ForkedError
@@ -345,6 +347,42 @@ def test_what_works_in_the_background_cannot_be_pickled(client: Client, stream: 
 def test_a_client_with_an_httpx_client_cannot_be_pickled(url: str) -> None:
     with httpx.Client() as http, pytest.raises(TypeError, match="`tls` or `http`"):
         pickle.dumps(Client(url, http=http))
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "exits"])
+def test_a_child_that_the_function_of_a_worker_forks_does_not_touch_the_claim(how: str, tmp_path: Path) -> None:
+    """A child that returns would ack what the parent has not processed, and one that exits would release the claim."""
+    reports, wakes = tmp_path / "child", f"wake-{uuid.uuid4().hex}"
+    with headwater("--memory") as server, Client(f"http://{server.host}:{server.port}") as client:
+        client.stream(wakes).create()
+        client.stream("jobs/1").create()
+        subscription = client.subscription("jobs")
+        subscription.create(streams=["jobs/1"], wake_stream=wakes)
+        tail = client.stream("jobs/1").append({"n": 1}).offset
+
+        def process(_: object) -> None:
+            if os.fork() == 0:
+                signal.alarm(int(LIMIT_S))
+                if how == "raises":
+                    raise RuntimeError("in the child")
+                if how == "exits":
+                    raise SystemExit(3)
+                return
+            os.wait()
+            assert client.subscription("jobs").get().streams[0].acked_offset == "-1"
+
+        parent = os.getpid()
+        try:
+            done: object = subscription.worker(process).run_once()
+        except BaseException as error:
+            if os.getpid() == parent:
+                raise
+            reports.write_text(type(error).__name__)
+        if os.getpid() != parent:
+            os._exit(0)
+        assert reports.read_text() == ("SystemExit" if how == "exits" else "ForkedError")
+        assert done is True
+        assert subscription.get().streams[0].acked_offset == tail
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -95,7 +95,13 @@ class AsyncWorkerBackground(Owned, Unpicklable):
         except _InterruptedError:
             raise FencedError("the lease was lost, so the function was cancelled") from None
         except Exception as error:
+            self._check_call()
             raise FunctionFailedError from error
+        self._check_call()
+
+    def _check_call(self) -> None:
+        """A child process that the function has forked ends with ForkedError if it comes here."""
+        self._check_process("a child process that its function forks ends itself with os._exit()")
 
     async def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._call = asyncio.ensure_future(coroutine)

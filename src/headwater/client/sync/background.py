@@ -65,16 +65,22 @@ class WorkerBackground(Owned, Unpicklable):
             self._news.set()
 
     def _end(self) -> None:
-        if self._reader is not None:
+        if self._reader is not None and self._is_here():
             self._reader.close()
         for thread in self._threads:
             thread.join(limits.WORK_STOP_S)
 
     def _call_function(self, argument: Any) -> None:
+        """Call the function of the user. A child process that it has forked ends with ForkedError if it comes here."""
         try:
             self._function(argument)
         except Exception as error:
+            self._check_call()
             raise FunctionFailedError from error
+        self._check_call()
+
+    def _check_call(self) -> None:
+        self._check_process("a child process that its function forks ends itself with os._exit()")
 
     def _interrupt_call(self) -> None:
         """A function in a thread cannot be interrupted; what it has done is not acked."""

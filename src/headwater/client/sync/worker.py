@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +27,9 @@ from headwater.errors import (
     AlreadyClaimedError,
     FencedError,
     ForbiddenError,
+    ForkedError,
     HeadwaterError,
+    InvalidAckError,
     InvalidSubscriptionError,
     NoPendingWorkError,
     OffsetGoneError,
@@ -54,7 +56,7 @@ class Worker(WorkerBackground):
     Every event is processed at least once. Within a stream, events are processed in order, and none after one that
     follows it was acked. If the function raises an error, the claim is released, and tried again after a backoff, by
     this worker or another one. `stop` ends the worker after the current call. After `fork()`, only the parent process
-    can use it.
+    can use it: a child that the function forks has to end itself with `os._exit`.
 
     ```python
     def process(batch):
@@ -244,6 +246,8 @@ class Worker(WorkerBackground):
             with self._lock:
                 self._agenda.lost(subscription)
             self._report("lease lost", claim, error)
+        except ForkedError:
+            raise
         except (FunctionFailedError, HeadwaterError) as error:
             reason = error.__cause__ if isinstance(error, FunctionFailedError) else error
             if once and reason is not None:
@@ -298,7 +302,7 @@ class Worker(WorkerBackground):
         if self._settings.per == "wake":
             self._call_function(claim)
             self._processed = claim.delivered_count
-            result: AckResult | None = claim.ack(claim.delivered, done=True)
+            result: AckResult | None = self._ack(claim, claim.delivered, done=True)
         else:
             result = self._work_on_batches(claim)
         if result is None:
@@ -324,10 +328,21 @@ class Worker(WorkerBackground):
                     self._processed += len(batch.messages)
                 if batch.position.skip:  # a part of a response; the server has no offset for it
                     continue
-                result = claim.ack({batch.stream: batch.offset}, done=batch.is_last)
+                result = self._ack(claim, {batch.stream: batch.offset}, done=batch.is_last)
                 if batch.is_last:
                     return result
         return claim.ack({}, done=True)
+
+    def _ack(self, claim: Claim, acks: Mapping[str, str], *, done: bool) -> AckResult:
+        """Ack what was processed. Streams that were deleted meanwhile, perhaps by the function, are left out: the
+        server refuses all acks of a request if it refuses one."""
+        try:
+            return claim.ack(acks, done=done)
+        except InvalidAckError:
+            there = self._client._run(subscriptions.existing(self._session, acks))
+            if len(there) == len(acks):
+                raise
+        return claim.ack(there, done=done)
 
     def _fail(self, claim: Claim, reason: BaseException | None, *, release: bool = True) -> None:
         with self._lock:
@@ -338,6 +353,8 @@ class Worker(WorkerBackground):
 
     def _release(self, claim: Claim, *, attempts_max: int | None = None) -> None:
         """Release a claim. If that fails, its lease ends later."""
+        if not self._is_here():  # a child process that the function has forked; the parent goes on
+            return
         try:
             self._client._run(subscriptions.release(self._session, claim._key, attempts_max=attempts_max))
         except HeadwaterError as error:
