@@ -98,7 +98,7 @@ async def _add(
         told = _naming(error, start.path)
         trimmed = isinstance(error, OffsetTrimmedError)
         gone = isinstance(error, StreamNotFoundError | StreamGoneError | OffsetGoneError)
-        if isinstance(error, OffsetLostError) or not (resumes and gone or feed.has_members and trimmed):
+        if isinstance(error, OffsetLostError) or not ((resumes and gone) or (feed.has_members and trimmed)):
             raise told from None
         feed.add_over(key, start.path, offset or BEGINNING, told if trimmed else None)
     else:
