@@ -102,6 +102,11 @@ def test_a_wake_stream_that_does_not_exist_is_named(shop: Shop) -> None:
         (["work", "x", "--wake-stream", "w", "--exec", "cat"], "give the id of a subscription, or --wake-stream"),
         (["work", "--wake-stream", "w", "--exec", "cat", "--once"], "--once needs the id"),
         (["work", "x"], "--exec"),
+        (["work", "x", "--exec", " "], "give a command"),
+        (
+            ["subscription", "create", "x", "--pattern", "a", "--wake-stream", "w", "--lease", "inf"],
+            "lease_s is a number of seconds, got inf",
+        ),
     ],
 )
 def test_invalid_options(shop: Shop, arguments: list[str], message: str) -> None:

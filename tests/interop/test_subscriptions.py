@@ -144,6 +144,9 @@ def test_a_configuration_that_cannot_be_is_refused_before_a_request(client: Clie
         subscription.add_streams(["/"])
     with pytest.raises(ValueError, match="no streams"):
         subscription.add_streams([])
+    for lease_s in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="lease_s is a number of seconds"):
+            subscription.create(pattern="a", wake_stream="w", lease_s=lease_s)
     for name in ("", ".", ".."):
         with pytest.raises(ValueError, match="not the id"):
             client.subscription(name)

@@ -67,6 +67,8 @@ def command(
     """
     if (id is None) == (wake_stream is None):
         raise typer.BadParameter("give the id of a subscription, or --wake-stream", param_hint="ID")
+    if not execute.strip():
+        raise typer.BadParameter("give a command; an empty one would ack all events", param_hint="--exec")
     if once and id is None:
         raise typer.BadParameter("--once needs the id of a subscription", param_hint="--once")
     with warnings_said(), connected(server) as client:

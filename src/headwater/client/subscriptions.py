@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -174,6 +175,8 @@ def create(
     """Create a subscription. False if it exists with the same configuration."""
     if (webhook_url is None) == (wake_stream is None):
         raise ValueError("a subscription needs either webhook_url or wake_stream")
+    if lease_s is not None and not math.isfinite(lease_s):
+        raise ValueError(f"lease_s is a number of seconds, got {lease_s}")
     paths = _checked_paths(streams)
     if pattern is None and not paths:
         raise ValueError("a subscription needs a pattern, or streams, or both")
