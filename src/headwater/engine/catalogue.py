@@ -18,6 +18,7 @@ from headwater.engine.messages import VisibleStream
 from headwater.engine.tails import Tail
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
+from headwater.log.offsets import Names, Snapshot
 from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document
 
@@ -39,6 +40,8 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     first: int = 0  # durable, for readers, as are the next two
     trimmed_seqno: int = 0
     retention: Retention | None = None
+    snapshots: tuple[Snapshot, ...] = ()  # durable too
+    dropped: Snapshot | None = None
     deleted: type[HeadwaterError] | None = None  # the error for readers after the stream was deleted
     pending: int = 0  # number of accepted events that are not durable yet
     live: Tail | None = None
@@ -51,11 +54,22 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     def info(self) -> VisibleStream:
         """The stream as readers see it. The result is cached until the stream changes."""
         state, info = self.state, self._info
-        now = (state.version, self.tail, self.closed, self.first, self.retention)
+        now = (state.version, self.tail, self.closed, self.first, self.retention, self.snapshots)
         if info is None or self._described is not state or self._version != now:
             self._info = info = self._describe(state)
             self._described, self._version = state, now
         return info
+
+    @property
+    def begin(self) -> int:
+        """The position at which readers begin."""
+        return self.names.begin(self.first) if self.snapshots else self.first
+
+    @property
+    def names(self) -> Names:
+        """What the positions and offsets of what readers see depend on."""
+        state = self.state
+        return Names(self.id, state.lineage, state.timelines, self.snapshots, self.dropped)
 
     def _describe(self, state: StreamState) -> VisibleStream:
         return VisibleStream(
@@ -67,7 +81,7 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
             state.ttl_s,
             state.expires_ms,
             state.deadline_ms,
-            state.names,
+            self.names,
             self.tail,
             self.closed,
             self.last_seqno,
@@ -96,6 +110,8 @@ def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
         state.first,
         state.trimmed_seqno,
         state.retention,
+        state.snapshots,
+        state.dropped,
         StreamGoneError if state.soft_deleted and durable else None,
     )
 

@@ -184,6 +184,10 @@ class StreamFollower:
         offset = self._offset
         return self.stream.offset(self.position) if offset is None or offset.position != self.position else offset
 
+    def left_bytes(self, position: int) -> int:
+        """How many bytes there are after a position."""
+        return self.stream.size(position, self.tail)
+
     # From the consumer
 
     def open(self, first: ReadReply | None = None) -> None:

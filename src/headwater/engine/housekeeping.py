@@ -38,7 +38,7 @@ class Housekeeping:
         self._limits = limits
         self._now_ms = now_ms
         self._expire = expire
-        self._trim = trim  # what the retention of the stream at a path does not keep
+        self._trim = trim  # what the retention of the stream at a path, or its snapshot, does not keep
         self._started_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._making_room = asyncio.Lock()
@@ -103,5 +103,5 @@ class Housekeeping:
     async def _sweep(self, path: str) -> None:
         await self._expire(Expire(path, self._now_ms()))
         stream = self._catalogue.newest(path)
-        if stream is not None and stream.state.retention is not None and not stream.state.soft_deleted:
+        if stream is not None and stream.state.may_trim and not stream.state.soft_deleted:
             await self._trim(path)

@@ -24,18 +24,18 @@ class LargeReads:
     def find(self, stream_id: int, start: int, end: int, bytes_max: int) -> HeldBytes | None:
         """The record at a position, if it is larger than `bytes_max` and already in memory."""
         held = self._held.get((stream_id, start))
-        if held is None or len(held.data) <= bytes_max or held.next > end:
+        if held is None or len(held.data) <= bytes_max or start + len(held.data) > end:
             return None
         return held
 
-    def hold(self, stream_id: int, start: int, data: bytes) -> HeldBytes:
+    def hold(self, stream_id: int, start: int, next_position: int, data: bytes) -> HeldBytes:
         """Count bytes until the returned object is no longer referenced. Use its data instead of the given data."""
         held = self._held.get((stream_id, start))
         if held is not None and len(held.data) == len(data):
             return held
         if self.held_bytes and self.held_bytes + len(data) > self._bytes_max:
             raise OverloadedError(f"{self.held_bytes} bytes of large records are being sent; try again later")
-        held = self._held[stream_id, start] = HeldBytes(self, start + len(data), data)
+        held = self._held[stream_id, start] = HeldBytes(self, next_position, data)
         return held
 
 

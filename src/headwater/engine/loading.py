@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
-from headwater.log.commands import Command, Create, Expire, WriteDocuments
+from headwater.log.commands import Append, Command, Compact, Create, Expire, WriteDocuments
 from headwater.store.contract import Store
 
 
@@ -52,8 +52,8 @@ class Loader:
                 absent.add(key)
 
     def _needed(self, command: Command) -> Iterator[str | int]:
-        """The streams that are not loaded yet: the one at the path, the source of a fork, and the ancestors of the
-        stream at the path, which its deletion may delete."""
+        """The streams that are not loaded yet: the one at the path, the source of a fork, the snapshots of both, and
+        the ancestors of the stream at the path, which its deletion may delete."""
         if isinstance(command, WriteDocuments):
             return
         catalogue = self._catalogue
@@ -61,12 +61,24 @@ class Loader:
             yield command.path
         if isinstance(command, Create) and command.fork is not None and not catalogue.is_known(command.fork.source):
             yield command.fork.source
+        if isinstance(command, Compact) and not catalogue.is_known(command.snapshot_path):
+            yield command.snapshot_path
         stream = catalogue.newest(command.path)
+        if not isinstance(command, Append):
+            yield from self._snapshots(stream)
+        if isinstance(command, Create) and command.fork is not None:
+            yield from self._snapshots(catalogue.newest(command.fork.source))
         while stream is not None and stream.state.fork is not None:
             source_id = stream.state.fork.source_id
             stream = catalogue.by_id(source_id)
             if stream is None:
                 yield source_id
+
+    def _snapshots(self, stream: LoadedStream | None) -> Iterator[int]:
+        """The snapshots of a stream that are not loaded yet. Removing the stream or a part of it, or a fork of it,
+        changes them."""
+        snapshots = () if stream is None else stream.state.snapshots
+        yield from [one.id for one in snapshots if self._catalogue.by_id(one.id) is None]
 
     async def _load_stream(self, key: str | int) -> bool:
         """Load a stream. Concurrent calls share one load. Returns whether the stream may exist."""

@@ -12,7 +12,7 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.log.content import ContentKind
-from headwater.log.offsets import BEGINNING, Names, Offset, Span
+from headwater.log.offsets import BEGINNING, SNAPSHOTS_FIRST, Names, Offset, Span, first_seqno
 from headwater.log.retention import Retention
 from headwater.store.pieces import RecordEnd
 
@@ -37,13 +37,24 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
     retention: Retention | None = None
 
     @property
+    def begin(self) -> int:
+        """The position at which a reader begins: that of a snapshot, or of the first record."""
+        return self.names.begin(self.first)
+
+    @property
     def first_offset(self) -> Offset:
-        return self.names.at(self.first)
+        return self.names.at(self.begin)
+
+    @property
+    def gone_seqno(self) -> int:
+        """Of a table: the last row without a trace. With a snapshot there is none: live rows are in it."""
+        return 0 if self.begin < 0 else self.trimmed_seqno
 
     @property
     def first_seqno(self) -> int:
-        """Of a table: rows with smaller SeqNos are not there any more."""
-        return self.trimmed_seqno + 1
+        """Of a table: a reader that has all rows before this one can continue. Of those before it, a snapshot has only
+        what was live."""
+        return first_seqno(self.names.snapshots, self.trimmed_seqno)
 
     @property
     def lineage(self) -> tuple[Span, ...]:
@@ -58,6 +69,17 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
         It is the id in the offset of the position. For bytes that a fork inherited it is the id of the fork.
         """
         return max(self.id, self.names.at(position).id)
+
+    def mark(self, position: int, seqno: int | None = None) -> str:
+        """A position, or the SeqNo before it, in entity tags. In a snapshot it names the snapshot, whose bytes are
+        never those of another one."""
+        if position >= 0:
+            return f"{position if seqno is None else seqno}"
+        return f"{self.names.snapshot_at(position).id}.{position - SNAPSHOTS_FIRST if seqno is None else seqno}"
+
+    def size(self, start: int, end: int) -> int:
+        """How many bytes a reader gets between two positions."""
+        return self.names.size(start, end)
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -132,10 +154,12 @@ class SplitsReply(msgspec.Struct, frozen=True):
 
 
 class FindRow(msgspec.Struct, frozen=True):
-    """Find the first row with a SeqNo larger than `since_id`. A negative `since_id` means the last rows."""
+    """Find the first row with a SeqNo larger than `since_id`. A negative `since_id` means the last rows. `until_id`:
+    find also where the rows up to this one end, for a reader that begins there."""
 
     path: str
     since_id: int = 0
+    until_id: int | None = None
 
 
 class RowPosition(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +177,7 @@ class RowReply(msgspec.Struct, frozen=True):
     table: VisibleStream
     start: RowPosition
     since_id: int  # equivalent to the request, but not negative
+    end: int = 0  # where the rows up to `until_id` end, if it was asked for
 
 
 class VisiblePage(msgspec.Struct, frozen=True):

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import msgspec
+
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream, loaded_stream
 from headwater.engine.large_reads import LargeReads
@@ -22,10 +24,10 @@ from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError
 from headwater.limits import Limits
 from headwater.log.deciding import check_not_expired, is_expired
-from headwater.log.offsets import Offset, owners
+from headwater.log.offsets import Names, Offset, Part
 from headwater.log.state import Document
 from headwater.store.contract import Store
-from headwater.store.pieces import Piece, RecordEnd, UnalignedReadError, join
+from headwater.store.pieces import Piece, RecordEnd, UnalignedReadError, join, shifted
 
 T = TypeVar("T")
 
@@ -105,17 +107,19 @@ class DurableReader:
             stream = await self.find(message.path, renew=True)
         else:
             self._use(stream, renew=True)
-        start = self.position_of(stream, message.offset)
         until = None if message.until is None else self.position_of(stream, message.until)
+        start = self.position_of(stream, message.offset, until)
         if until is not None:
+            check_range(stream.names, start, until)
             await self.check_boundary(stream, until)
         if message.wait_s and start == stream.tail and (until is None or start < until):
             await self._live.wait(stream, start, message.wait_s)
             self._check_live(stream, self._now_ms())
         return await self._read_from(stream, start, until, message.bytes_max)
 
-    def position_of(self, stream: LoadedStream, offset: Offset | None) -> int:
-        return stream.state.names.resolve(stream.tail, offset, self._catalogue.timeline, stream.first)
+    def position_of(self, stream: LoadedStream, offset: Offset | None, until: int | None = None) -> int:
+        """The position of an offset. The beginning is that of a read up to `until`."""
+        return stream.names.resolve(stream.tail, offset, self._catalogue.timeline, stream.first, until)
 
     async def read_more(self, message: ReadMore) -> ReadReply:
         stream = self._live.followed(message.stream_id)
@@ -123,11 +127,13 @@ class DurableReader:
 
     async def _read_from(self, stream: LoadedStream, start: int, until: int | None, bytes_max: int) -> ReadReply:
         info = stream.info()
-        if start < info.first:
+        if start < info.first and not info.names.has(start):
             raise info.names.trimmed(info.first, start)
         end = info.tail if until is None else min(until, info.tail)
         if start >= end:
             return ReadReply(info, start, start, until, b"")
+        if start < 0:
+            end = next(part.end for part in info.names.parts(start, end))
         if end - start <= max(bytes_max, bounds.LARGE_READ_BYTES):
             piece = await self.piece(stream, start, end, bytes_max)
             return ReadReply(info, start, piece.next, until, piece.data)
@@ -140,14 +146,17 @@ class DurableReader:
                     piece = await self.piece(stream, start, end, bytes_max)
                     if len(piece.data) <= max(bytes_max, bounds.LARGE_READ_BYTES):
                         return ReadReply(info, start, piece.next, until, piece.data)
-                    held = large.hold(stream.id, start, piece.data)
+                    held = large.hold(stream.id, start, piece.next, piece.data)
         return ReadReply(info, start, held.next, until, held.data, held)
 
     async def piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
-        """Whole records from `start` to at most `end`: as many as fit into about `bytes_max`, at least one."""
+        """Whole records from `start` to at most `end`: as many as fit into about `bytes_max`, at least one.
+
+        A piece ends where a snapshot ends. So its `next` is where its data ends, or, after the last byte of a snapshot,
+        the position at which the stream continues."""
         end = min(end, stream.tail)
-        if stream.state.lineage or start >= end:
-            whole = await self._inherited_piece(stream, start, end, bytes_max)
+        if start < 0 or stream.state.lineage or start >= end:
+            whole = await self._joined_piece(stream, start, end, bytes_max)
         else:
             try:
                 whole = await self._store.read(stream.id, start, end, bytes_max)
@@ -157,18 +166,21 @@ class DurableReader:
             await self._pace(len(whole.data))
         return whole
 
-    async def _inherited_piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
-        """The same for a fork, whose records may be stored in its ancestors."""
+    async def _joined_piece(self, stream: LoadedStream, start: int, end: int, bytes_max: int) -> Piece:
+        """The same for a stream with a snapshot, or a fork, whose records may be stored in its ancestors."""
         pieces: list[Piece] = []
         left = bytes_max
-        for owner, stop in owners(stream.id, stream.state.lineage, start, end):
-            piece = await self.own(stream, self._store.read(owner, start, stop, left), start)
+        for part in stream.names.parts(start, end):
+            shift = part.shift
+            stored = self._store.read(part.owner, part.start - shift, part.end - shift, left)
+            piece = shifted(await self.own(stream, stored, part.start), shift)
+            if part.start < 0:
+                return _at_next(piece, part)
             if pieces and len(piece.data) > left:
                 break
             pieces.append(piece)
-            start = piece.next
             left -= len(piece.data)
-            if start < stop or left <= 0:
+            if piece.next < part.end or left <= 0:
                 break
         return join(pieces) if pieces else Piece(b"", start, start)
 
@@ -189,22 +201,37 @@ class DurableReader:
 
     async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
         """The end and time of the record that begins at a position, which is before the tail."""
-        owner, stop = next(iter(owners(stream.id, stream.state.lineage, position, stream.tail)))
-        return (await self.own(stream, self._store.records(owner, position, stop, 1), position))[0]
+        return (await self.records(stream, next(stream.names.parts(position, stream.tail)), 1))[0]
+
+    async def records(self, stream: LoadedStream, part: Part, limit: int) -> list[RecordEnd]:
+        """The ends and times of the first records of a part. The last record of a snapshot ends where the stream
+        continues. Those of a snapshot have the time of the last record that it replaces, so that times never
+        decrease."""
+        shift = part.shift
+        stored = self._store.records(part.owner, part.start - shift, part.end - shift, limit)
+        ends = await self.own(stream, stored, part.start)
+        if part.start >= 0:
+            return ends
+        through_ms = stream.names.snapshot_at(part.start).through_ms
+        places = [end.position + shift for end in ends]
+        return [RecordEnd(part.next if place == part.end else place, through_ms) for place in places]
 
     async def check_boundary(self, stream: LoadedStream, position: int) -> None:
         """Refuse a position inside a record."""
-        first = stream.first
+        first = stream.first if position >= 0 else stream.names.snapshot_at(position).start
         if first < position < stream.tail and await self.boundary(stream, first, position) != position:
             raise InvalidOffsetError(_INSIDE_A_RECORD)
 
     async def boundary(self, stream: LoadedStream, start: int, position: int) -> int:
         """The last record boundary from `start`, which must be a boundary, to `position`."""
         begin = start
-        for owner, stop in owners(stream.id, stream.state.lineage, start, stream.tail):
-            if position < stop:
-                return max(begin, await self.own(stream, self._store.boundary(owner, position), start))
-            begin = stop
+        for part in stream.names.parts(start, stream.tail):
+            if position < part.end:
+                stored = self._store.boundary(part.owner, position - part.shift)
+                return max(begin, await self.own(stream, stored, part.start) + part.shift)
+            if position < part.next:
+                raise ValueError(f"position {position} is not between a snapshot and what follows it")
+            begin = part.next
         return begin
 
     async def _pace(self, size_bytes: int) -> None:
@@ -231,6 +258,24 @@ def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError, star
     if isinstance(error, UnalignedReadError):
         return InvalidOffsetError(_INSIDE_A_RECORD)
     stream.check_not_deleted()
-    if start < stream.first:
-        return stream.state.names.trimmed(stream.first, start)
+    state = stream.state  # the store may know of a trim before readers do
+    if start < state.first and not state.names.has(start):
+        return state.names.trimmed(state.first, start)
     return StreamNotFoundError("the stream was deleted")
+
+
+def check_range(names: Names, start: int, until: int) -> None:
+    """Refuse a range that begins in a snapshot and ends before what it replaces does: the snapshot has later data."""
+    if start >= 0 or until <= start:
+        return
+    snapshot = names.snapshot_at(start)
+    if not snapshot.has(until) and until < snapshot.next:
+        raise InvalidOffsetError(
+            "the range begins in a snapshot that compaction has made and ends before it does; begin at -1, or end at a "
+            "later offset"
+        )
+
+
+def _at_next(piece: Piece, part: Part) -> Piece:
+    """A piece of a snapshot, after whose last byte the stream continues elsewhere."""
+    return msgspec.structs.replace(piece, next=part.next) if piece.next == part.end else piece

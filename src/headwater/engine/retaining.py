@@ -1,4 +1,4 @@
-"""Retaining: finds what the retention of a stream does not keep, and trims it, also by hand.
+"""Retaining: finds what the retention of a stream does not keep, or a snapshot has replaced, and trims it, or by hand.
 
 The state says that something may have to be trimmed (`StreamState.due_ms`). Which record is the first to be kept is
 looked up here: by time, by position, or by the marks of messages. Streams are trimmed at record boundaries.
@@ -20,7 +20,7 @@ from headwater.limits import COUNT_STEP_BYTES
 from headwater.log.commands import Command, Reply, Retain, Trim
 from headwater.log.content import ROWS, ContentKind
 from headwater.log.json_framing import count_messages
-from headwater.log.offsets import Offset
+from headwater.log.offsets import SNAPSHOTS_FIRST, Offset
 from headwater.log.retention import Counted, Retention
 from headwater.log.row_framing import last_seqno_of
 from headwater.store.pieces import Piece
@@ -49,8 +49,12 @@ class Retainer:
         """Trim what the retention of a stream does not keep. Nothing happens if it is deleted in the meantime."""
         try:
             stream = await self._reader.find(path, renew=False)
-            if stream.retention is not None:
-                await self._trim(stream, await self._kept_from(stream, stream.retention))
+            kept = stream.first if stream.retention is None else await self._kept_from(stream, stream.retention)
+            replaced = stream.state.replaced_until(self._now_ms())
+            if kept < replaced:
+                await self._trim(stream, replaced, keeps_snapshot=True)
+            elif stream.retention is not None:
+                await self._trim(stream, kept, keeps_snapshot=kept == stream.first)
         except (StreamNotFoundError, StreamGoneError, OffsetTrimmedError):
             """It was deleted, or trimmed by hand."""
 
@@ -92,7 +96,7 @@ class Retainer:
             try:
                 position = await self._position(stream, before, at_ms, seqno)
             except OffsetTrimmedError:
-                position = stream.first
+                position = SNAPSHOTS_FIRST
             with contextlib.suppress(OffsetTrimmedError):  # by another trim, meanwhile
                 return await self._trim(stream, position)
 
@@ -100,30 +104,43 @@ class Retainer:
         if seqno is not None:
             return await self._record_of(stream, seqno)
         if at_ms is not None:
-            return await self._ranges.position_at(stream, at_ms)
+            return await self._trim_position_at(stream, at_ms)
         position = self._reader.position_of(stream, before)
         await self._reader.check_boundary(stream, position)
         return position
+
+    async def _trim_position_at(self, stream: LoadedStream, at_ms: int) -> int:
+        """Where the records from a time on begin. A snapshot is kept if it has replaced one of them."""
+        position = await self._ranges.position_at(stream, at_ms)
+        replacing = [one for one in stream.snapshots if one.next == position == stream.first]
+        return SNAPSHOTS_FIRST if replacing and at_ms <= replacing[-1].through_ms else position
 
     async def _record_of(self, stream: LoadedStream, seqno: int) -> int:
         """The record with a row of a table."""
         if seqno > stream.last_seqno + 1:
             raise InvalidOffsetError(f"row {seqno} is not in this table, which ends with row {stream.last_seqno}")
+        if seqno <= stream.trimmed_seqno:
+            return SNAPSHOTS_FIRST
         row = await self._rows.find(FindRow(stream.path, max(0, seqno - 1)))
         if stream.id != row.table.id:
             raise StreamNotFoundError("the table was deleted")
         return row.start.record
 
-    async def _trim(self, stream: LoadedStream, position: int) -> Reply:
+    async def _trim(self, stream: LoadedStream, position: int, *, keeps_snapshot: bool = False) -> Reply:
+        """Trim a stream before a position. A snapshot is before everything that can be trimmed."""
         if position > stream.tail:
             raise InvalidOffsetError(f"position {position} is not in this stream, which ends at {stream.tail}")
         first_ms, seqno = 0, 0
+        if position < stream.first:
+            position, keeps_snapshot = stream.first, True
         last = await self._last(stream)
         if position < stream.tail:
             first_ms = (await self._reader.record_at(stream, position)).at_ms
         if stream.state.kind >= ROWS:
             seqno = await self._seqno_before(stream, position)
-        return await self._execute(Trim(stream.path, self._now_ms(), stream.id, position, first_ms, last, seqno))
+        return await self._execute(
+            Trim(stream.path, self._now_ms(), stream.id, position, first_ms, last, seqno, keeps_snapshot)
+        )
 
     async def _seqno_before(self, stream: LoadedStream, position: int) -> int:
         """The SeqNo of the last row before a record."""

@@ -89,7 +89,7 @@ class Tail:
 
     def _held(self, update: Slice) -> Slice:
         try:
-            held = self._large.hold(update.stream_id, update.start, update.data)
+            held = self._large.hold(update.stream_id, update.start, update.next, update.data)
         except OverloadedError:
             return msgspec.structs.replace(update, start=update.next, data=b"")
         return msgspec.structs.replace(update, data=held.data, held=held)

@@ -32,11 +32,23 @@ from headwater.errors import (
     UnknownOutcomeError,
 )
 from headwater.limits import Limits
-from headwater.log.commands import Append, Command, Create, Delete, Expire, Reply, Retain, Trim, WriteDocuments
+from headwater.log.commands import (
+    Append,
+    Command,
+    Compact,
+    Create,
+    Delete,
+    Expire,
+    Reply,
+    Retain,
+    Trim,
+    WriteDocuments,
+)
 from headwater.log.deciding import Decision, decide
 from headwater.log.events import (
     DOCUMENT_EVENTS,
     Appended,
+    Compacted,
     Created,
     Deleted,
     Event,
@@ -45,8 +57,8 @@ from headwater.log.events import (
     Touched,
     Trimmed,
 )
-from headwater.log.quotas import Quotas, Usage
-from headwater.log.state import Document, StreamState, evolve, evolve_document, extend
+from headwater.log.quotas import Quotas, Usage, counted_streams
+from headwater.log.state import Document, StreamState, dropped_by, evolve, evolve_document, extend
 from headwater.store.contract import NoMemoryError, RefusedError, Store
 from headwater.tasks import Tasks
 
@@ -115,7 +127,7 @@ class Writer:
             while after is not None:
                 states, after = await self._store.page(prefix, after, bounds.LIST_PAGE_MAX)
                 for state in states:
-                    self.usage.add(state.path, state.owner, 1, state.size)
+                    self.usage.add(state.path, state.owner, counted_streams(state.path), state.size)
 
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""
@@ -213,7 +225,7 @@ class Writer:
             if decision.events:
                 self._accept(decision, stream, answered, size_bytes, command if _frees(command) else None)
             else:
-                if stream is not None and not isinstance(command, Expire | Retain | Trim):
+                if stream is not None and not isinstance(command, Expire | Retain | Trim | Compact):
                     self.renew(stream, self._now_ms())
                 self._answer_when_certain(command, decision.reply, answered)
 
@@ -358,10 +370,15 @@ class Writer:
             self._catalogue.show(stream)
         elif isinstance(event, Trimmed):
             stream.first, stream.trimmed_seqno = event.position, event.seqno
+            dropped = dropped_by(stream.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
+            if dropped:
+                stream.snapshots, stream.dropped = stream.snapshots[len(dropped) :], dropped[-1]
+        elif isinstance(event, Compacted):
+            stream.snapshots = (*stream.snapshots, event.snapshot)
         elif isinstance(event, Retained):
             stream.retention = event.retention
         elif isinstance(event, SoftDeleted):
-            stream.deleted = StreamGoneError
+            stream.deleted, stream.snapshots = StreamGoneError, ()
             self._end(stream)
         elif isinstance(event, Deleted):
             stream.deleted = StreamNotFoundError
@@ -457,7 +474,7 @@ def _frees(command: Command) -> bool:
         return all(document.data is None for document in command.documents)
     if isinstance(command, Append):
         return command.frees or (command.close and not command.body and not command.documents)
-    return isinstance(command, Delete | Expire | Trim | Retain)
+    return isinstance(command, Delete | Expire | Trim | Retain | Compact)
 
 
 def _source(catalogue: Catalogue, command: Command) -> LoadedStream | None:

@@ -52,7 +52,13 @@ PRODUCERS_EXPIRED_EVERY = 1_024  # idle producers that are expired in one step, 
 PRODUCERS_EXPIRED_AT_ONCE = 2  # idle producers of a stream that a new one expires, in memory
 PRODUCER_KEY_LENGTH_MAX = 64  # of the id of a producer that is kept; of a longer id, a digest is kept
 LIST_PAGE_MAX = 1_000
-PATH_KINDS = ("", "\x01")  # before the names of streams and tables in the log
+SNAPSHOT_PREFIX = "\x03"  # before the path of a stream or table, in the paths of its snapshots
+PATH_KINDS = (
+    "",
+    "\x01",
+    "\x03",
+    "\x03\x01",
+)  # before the names of streams and tables in the log, and of their snapshots
 LIST_PAGE_DEFAULT = 100
 LIST_STEP_PATHS = 250  # examined at a time for a caller that may not read all of them
 LIST_MATCHES_MAX = 5_000  # comparisons of a path with a scope for one page, which may then have few streams

@@ -8,6 +8,11 @@ JSON_INLINE_BYTES = 1024 * 1024  # parsed on the loop; more is parsed in a threa
 JSON_STEP_BYTES = 64 * 1024
 JSON_GUESSES_MAX = 4  # attempts to cut a long array at a guessed comma before its elements are parsed one by one
 
+# Compaction.
+COMPACT_GRACE_S = 60  # at least how long the bytes that a snapshot has replaced can be read
+COMPACT_AFTER_S = 3_600  # the age from which on records are replaced by a snapshot, if a stream does not say
+COMPACT_AFTER_S_MIN = 10
+
 # The store.
 CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
 SMALL_CHUNK_BYTES = 64 * 1024  # smaller ones are merged

@@ -117,6 +117,23 @@ class Trim(msgspec.Struct, frozen=True):
     first_ms: int = 0  # when the record at the position was appended; 0 if the position is the tail
     last: int = 0  # the position of the last record
     seqno: int = 0  # of a table: the last row before the position
+    keeps_snapshot: bool = False  # the one after which reading continues at the position
+    documents: tuple[WriteDocument, ...] = ()
+
+
+class Compact(msgspec.Struct, frozen=True, kw_only=True):
+    """Let readers get a snapshot, which is the whole content of another stream, in place of what is before a position.
+    The other stream is hidden from now on. The front is trimmed after a while."""
+
+    path: str
+    now_ms: int
+    stream_id: int  # of the stream for which the snapshot was made
+    snapshot_path: str
+    next: int  # the position, which is a record boundary
+    newest: int  # the id of the snapshot that this one was made from; 0: there was none
+    through_ms: int = 0  # when the last record before the position was appended
+    seqno: int = 0  # of a table: the last row before the position
+    complete_since: int = 0  # of a table: the last row after which the snapshot has all deletions
     documents: tuple[WriteDocument, ...] = ()
 
 
@@ -126,7 +143,7 @@ class WriteDocuments(msgspec.Struct, frozen=True):
     documents: tuple[WriteDocument, ...]
 
 
-StreamCommand: TypeAlias = Create | Append | Delete | Expire | Retain | Trim
+StreamCommand: TypeAlias = Create | Append | Delete | Expire | Retain | Trim | Compact
 Command: TypeAlias = StreamCommand | WriteDocuments
 
 

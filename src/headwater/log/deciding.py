@@ -20,6 +20,7 @@ import msgspec
 from headwater import limits
 from headwater.errors import (
     ConfigurationError,
+    ConflictError,
     ContentTypeError,
     DocumentConflictError,
     EmptyBodyError,
@@ -40,6 +41,7 @@ from headwater.log import json_framing, producers, row_framing
 from headwater.log.commands import (
     Append,
     Command,
+    Compact,
     Create,
     Delete,
     Expire,
@@ -52,6 +54,7 @@ from headwater.log.commands import (
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ROWS, ContentKind, kind_of, same_type
 from headwater.log.events import (
     Appended,
+    Compacted,
     Created,
     Deleted,
     DocumentDeleted,
@@ -68,10 +71,10 @@ from headwater.log.events import (
     TimelineBegun,
     Trimmed,
 )
-from headwater.log.offsets import BEGINNING, Offset
+from headwater.log.offsets import BEGINNING, Offset, Snapshot, first_seqno
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import KEEP_ALL, Counted, Retention
-from headwater.log.state import Document, StreamState, evolve, evolve_document
+from headwater.log.state import Document, StreamState, dropped_by, evolve, evolve_document
 
 
 class NewestStates(Protocol):
@@ -111,7 +114,9 @@ def decide(states: NewestStates, command: Command, messages_max: int, producers_
     elif isinstance(command, Retain):
         decision = _retain(live(states.at(command.path), command.now_ms), command)
     elif isinstance(command, Trim):
-        decision = _trim(live(states.at(command.path), command.now_ms), command)
+        decision = _trim(states, live(states.at(command.path), command.now_ms), command)
+    elif isinstance(command, Compact):
+        decision = _compact(states, live(states.at(command.path), command.now_ms), command)
     elif isinstance(command, Expire):
         return Decision(_expiry(states, states.at(command.path), command.now_ms), Reply())
     else:
@@ -169,15 +174,26 @@ def check_not_expired(state: StreamState, now_ms: int) -> None:
 
 def _removal(states: NewestStates, state: StreamState, now_ms: int) -> Record:
     """Soft-delete a stream that has forks. Otherwise delete it, and soft-deleted ancestors that have no other fork."""
+    released = _released(states, state.snapshots, now_ms)
     if state.forks:
-        return (SoftDeleted(state.id, now_ms),)
-    events: list[Event] = [Deleted(state.id, now_ms)]
+        return (SoftDeleted(state.id, now_ms), *released)
+    events: list[Event] = [Deleted(state.id, now_ms), *released]
     while state.fork is not None:
         state = states.get(state.fork.source_id)
         events.append(ForkReleased(state.id))
         if state.forks > 1 or not state.soft_deleted:
             break
         events.append(Deleted(state.id, now_ms))
+    return tuple(events)
+
+
+def _released(states: NewestStates, snapshots: tuple[Snapshot, ...], now_ms: int) -> Record:
+    """The events when a stream does not use snapshots any more. Each is deleted with its last use."""
+    events: list[Event] = []
+    for snapshot in snapshots:
+        events.append(ForkReleased(snapshot.id))
+        if states.get(snapshot.id).forks == 1:
+            events.append(Deleted(snapshot.id, now_ms))
     return tuple(events)
 
 
@@ -211,8 +227,8 @@ def _create_reply(state: StreamState, *, existed: bool) -> Reply:
         closed=state.closed,
         existed=existed,
         last_seqno=state.last_seqno,
-        first=state.offset(state.first),
-        first_seqno=state.trimmed_seqno + 1,
+        first=state.offset(state.begin),
+        first_seqno=first_seqno(state.snapshots, state.trimmed_seqno),
         retention=state.retention,
     )
 
@@ -331,13 +347,16 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         raise ContentTypeError(f"the source is {source.content_type}; a fork cannot be {command.content_type}")
     if (source.kind if source.kind >= ROWS else None) is not command.kind:
         raise InvalidForkError("a fork must be of the same kind as its source: a stream, a table or a mirror")
-    anchor = fork_anchor(source, request, states.timeline)
+    position = fork_anchor(source, request, states.timeline)
+    anchor = max(position, source.first)
     names = source.names.inherited(anchor + _sub_offset_bytes(request))
+    if position < 0:  # it inherits nothing
+        names = msgspec.structs.replace(names, snapshots=())
     if source.depth >= limits.FORK_DEPTH_MAX:
         raise InvalidForkError(f"a chain of forks has at most {limits.FORK_DEPTH_MAX} streams")
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
     at_ms = max(command.now_ms, source.appended_ms)  # times never decrease within a stream
-    last_seqno = source.last_seqno if request.offset is None else request.last_seqno
+    last_seqno = source.last_seqno if request.offset is None else max(request.last_seqno, source.trimmed_seqno)
     data, messages = _kept(source.kind, command, messages_max, last_seqno, at_ms)
     retention = _first_retention(source.kind, command)
     created = Created(
@@ -352,7 +371,7 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         fork=Fork(
             source_id=source.id,
             source_path=source.path,
-            offset=source.offset(anchor),
+            offset=BEGINNING if anchor and request.offset == BEGINNING else source.offset(anchor),
             sub_offset=request.sub_offset,
             inherits_expiry=inherits_expiry,
             depth=source.depth + 1,
@@ -366,8 +385,10 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         trimmed_seqno=source.trimmed_seqno,
         retention=retention,
         messages=messages if retention is not None else 0,
+        snapshots=names.snapshots,
     )
-    return created, (ForkAdded(source.id, names.lineage[-1].end), created)
+    used = [ForkAdded(one.id, states.get(one.id).tail) for one in names.snapshots]
+    return created, (ForkAdded(source.id, names.lineage[-1].end), created, *used)
 
 
 def fork_source(states: NewestStates, request: ForkRequest, now_ms: int) -> StreamState:
@@ -380,8 +401,15 @@ def fork_source(states: NewestStates, request: ForkRequest, now_ms: int) -> Stre
 
 
 def fork_anchor(source: StreamState, request: ForkRequest, timeline: int) -> int:
-    """The position in the source at which the fork begins, before the sub-offset."""
-    return source.names.resolve(source.tail, request.offset, timeline, source.first)
+    """The position in the source at which the fork begins, before the sub-offset. If the source begins with a snapshot,
+    a fork at its beginning inherits nothing, and there can be none inside the snapshot."""
+    position = source.names.resolve(source.tail, request.offset, timeline, source.first)
+    if position < 0 and (position != source.begin or request.sub_offset):
+        raise InvalidForkError(
+            "the offset is inside a snapshot, which compaction has made; fork at -1, which inherits nothing, or at an "
+            "offset after the snapshot"
+        )
+    return position
 
 
 def prefix_bytes(kind: ContentKind, record: bytes, sub_offset: int) -> int | None:
@@ -493,13 +521,15 @@ def _retain(state: StreamState, command: Retain) -> Decision:
     return Decision((Retained(state.id, kept, counted),), msgspec.structs.replace(reply, retention=kept))
 
 
-def _trim(state: StreamState, command: Trim) -> Decision:
-    """Move the beginning of a stream. A trim at the present beginning corrects what is known of it."""
+def _trim(states: NewestStates, state: StreamState, command: Trim) -> Decision:
+    """Move the beginning of a stream. A trim at the present beginning corrects what is known of it, and may drop a
+    snapshot."""
     if command.stream_id != state.id:
         raise StreamGoneError("the stream was deleted, and another one was created at its path")
     reply = _create_reply(state, existed=True)
     position = command.position
-    is_known = command.first_ms == state.first_ms and command.last <= state.last
+    dropped = dropped_by(state.snapshots, position, keeps_snapshot=command.keeps_snapshot)
+    is_known = command.first_ms == state.first_ms and command.last <= state.last and not dropped
     if position < state.first or (position == state.first and is_known):
         return Decision(_NOTHING, reply)
     trimmed = Trimmed(
@@ -509,9 +539,50 @@ def _trim(state: StreamState, command: Trim) -> Decision:
         command.last,
         max(state.trimmed_seqno, command.seqno),
         max(0, position - max(state.start, state.first)),
+        command.keeps_snapshot,
     )
-    first = state.offset(position)
-    return Decision((trimmed,), msgspec.structs.replace(reply, first=first, first_seqno=trimmed.seqno + 1))
+    kept = state.snapshots[len(dropped) :]
+    first = state.offset(state.begin if kept else position)
+    seqno = first_seqno(kept, trimmed.seqno)
+    released = _released(states, dropped, command.now_ms)
+    return Decision((trimmed, *released), msgspec.structs.replace(reply, first=first, first_seqno=seqno))
+
+
+def _compact(states: NewestStates, state: StreamState, command: Compact) -> Decision:
+    """Let a stream use another one as its snapshot, which counts and hides it as a deleted source of a fork."""
+    if command.stream_id != state.id:
+        raise StreamGoneError("the stream was deleted, and another one was created at its path")
+    hidden = live(states.at(command.snapshot_path), command.now_ms)
+    newest = state.snapshots[-1] if state.snapshots else None
+    if command.newest != (0 if newest is None else newest.id):
+        raise ConflictError("the stream has another snapshot than the one that this one was made from")
+    after = max(state.first, 0 if newest is None else newest.next)
+    if not after < command.next <= state.tail:
+        raise ConflictError(f"a snapshot up to {command.next} must be after {after} and not after {state.tail}")
+    if not hidden.tail:
+        raise ConflictError("a snapshot cannot be empty")
+    if not state.names.can_have(hidden.id):
+        raise ConflictError(
+            f"the id {state.id} of the stream does not allow offsets before its own, so it cannot be compacted; "
+            "copy it to a new stream"
+        )
+    start = state.names.snapshots_end
+    snapshot = Snapshot(
+        id=hidden.id,
+        start=start,
+        end=start + hidden.tail,
+        next=command.next,
+        at_ms=command.now_ms,
+        through_ms=command.through_ms,
+        seqno=command.seqno,
+        complete_since=command.complete_since,
+    )
+    events: Record = (
+        ForkAdded(hidden.id, hidden.tail),
+        SoftDeleted(hidden.id, command.now_ms),
+        Compacted(state.id, snapshot),
+    )
+    return Decision(events, _create_reply(state, existed=True))
 
 
 def check_end(state: StreamState, ends: tuple[Offset, ...] | None) -> None:

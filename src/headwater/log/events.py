@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from headwater.log.content import ContentKind
-from headwater.log.offsets import Offset, Span, Timeline
+from headwater.log.offsets import Offset, Snapshot, Span, Timeline
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Counted, Retention
 
@@ -54,6 +54,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     trimmed_seqno: int = 0  # of a fork of a table: the last row that was trimmed from its source
     retention: Retention | None = None
     messages: int = 0  # as in `Appended`
+    snapshots: tuple[Snapshot, ...] = ()  # of a fork: the one of its source that it begins with, if any
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
@@ -99,6 +100,14 @@ class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed"):
     last: int = 0  # the position of the last record
     seqno: int = 0  # of a table: its last row that was trimmed
     size_bytes: int = 0  # how many of its own bytes were trimmed
+    keeps_snapshot: bool = False  # the one after which reading continues at this position
+
+
+class Compacted(msgspec.Struct, frozen=True, array_like=True, tag="compacted"):
+    """Readers get a snapshot in place of the front of the stream."""
+
+    id: int
+    snapshot: Snapshot
 
 
 class ForkAdded(msgspec.Struct, frozen=True, array_like=True, tag="fork-added"):
@@ -132,7 +141,17 @@ class DocumentDeleted(msgspec.Struct, frozen=True, array_like=True, tag="documen
 
 
 StreamEvent: TypeAlias = (
-    Created | Appended | TimelineBegun | Touched | Retained | Trimmed | ForkAdded | ForkReleased | SoftDeleted | Deleted
+    Created
+    | Appended
+    | TimelineBegun
+    | Touched
+    | Retained
+    | Trimmed
+    | Compacted
+    | ForkAdded
+    | ForkReleased
+    | SoftDeleted
+    | Deleted
 )
 DocumentEvent: TypeAlias = DocumentWritten | DocumentDeleted
 Event: TypeAlias = StreamEvent | DocumentEvent

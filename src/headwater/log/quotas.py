@@ -4,6 +4,10 @@ They are checked on the events of a decision. So a request that adds nothing (a 
 close) is never refused. A fork counts as a stream. Its inherited bytes do not count. A deleted stream that forks still
 read counts.
 
+The snapshot that compaction has made of a stream is a hidden stream below the path of that one, with the same owner. It
+does not count as a stream, and its bytes count. Neither is refused: for a moment there are the snapshot and what it
+replaces, and then less than before.
+
 A prefix covers the path of that name and all paths below it: `a` covers `a` and `a/b`, not `ab`. Several prefixes can
 cover a path; each is checked. What a prefix uses is counted with every accepted event, so that a check looks nothing
 up. The counts are made when the engine starts, from the streams below the prefixes.
@@ -21,7 +25,7 @@ from typing import Protocol
 import msgspec
 
 from headwater.errors import QuotaExceededError, StreamFullError, TooManyStreamsError
-from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATH_KINDS, PATHS_CACHED_MAX
+from headwater.limits import CACHED_TEXT_LENGTH_MAX, PATH_KINDS, PATHS_CACHED_MAX, SNAPSHOT_PREFIX
 from headwater.log.events import Appended, Created, Deleted, Record, Trimmed
 from headwater.log.state import StreamState
 
@@ -194,6 +198,8 @@ class Usage:
             if isinstance(event, Created | Appended | Deleted):
                 state = None if isinstance(event, Created) else streams.get(event.id)
                 stream = event if isinstance(event, Created) else streams.get(event.id)
+                if is_snapshot(stream.path):
+                    continue
                 more_streams, more_bytes = _change(event, state)
                 for quota in self._quotas_of(stream.path, stream.owner):
                     use = added.setdefault(quota, UsedAmount())
@@ -224,10 +230,19 @@ def _change(event: Created | Appended | Deleted | Trimmed, state: StreamState | 
     if type(event) is Appended:
         return 0, len(event.data)
     if isinstance(event, Created):
-        return 1, len(event.data)
+        return counted_streams(event.path), len(event.data)
     if isinstance(event, Trimmed):
         return 0, -event.size_bytes
-    return (-1, 0) if state is None else (-1, -state.size)
+    return (-1, 0) if state is None else (-counted_streams(state.path), -state.size)
+
+
+def is_snapshot(path: str) -> bool:
+    return path.startswith(SNAPSHOT_PREFIX)
+
+
+def counted_streams(path: str) -> int:
+    """How many streams the one at a path counts for."""
+    return 0 if is_snapshot(path) else 1
 
 
 class Quotas(msgspec.Struct, frozen=True):
@@ -247,7 +262,7 @@ class Quotas(msgspec.Struct, frozen=True):
             if type(event) is Appended:
                 self._check_bytes(streams.get(event.id), event.data)
             elif isinstance(event, Created):
-                grown += 1
+                grown += counted_streams(event.path)
                 self._check_size(len(event.data), len(event.data))
             elif isinstance(event, Deleted):
                 grown -= 1
@@ -259,7 +274,8 @@ class Quotas(msgspec.Struct, frozen=True):
             self.usage.check(streams, events)
 
     def _check_bytes(self, state: StreamState, data: bytes) -> None:
-        self._check_size(state.size + len(data), len(data))
+        if not is_snapshot(state.path):
+            self._check_size(state.size + len(data), len(data))
 
     def _check_size(self, size_bytes: int, added_bytes: int) -> None:
         most = self.stream_bytes_max

@@ -10,9 +10,11 @@ from typing import Protocol
 
 import msgspec
 
+from headwater.limits import COMPACT_GRACE_S
 from headwater.log.content import ROWS, ContentKind
 from headwater.log.events import (
     Appended,
+    Compacted,
     Created,
     DocumentEvent,
     DocumentWritten,
@@ -27,7 +29,7 @@ from headwater.log.events import (
     Touched,
     Trimmed,
 )
-from headwater.log.offsets import Names, Offset, Span, Timeline
+from headwater.log.offsets import Names, Offset, Snapshot, Span, Timeline
 from headwater.log.producers import Producers, ProducerTuple, note
 from headwater.log.retention import Counted, Retention
 from headwater.log.row_framing import last_seqno_of
@@ -69,6 +71,8 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     )
     last: int = 0  # position of the last record
     counted: Counted = Counted()
+    snapshots: tuple[Snapshot, ...] = ()  # what readers get in place of the front; oldest first
+    dropped: Snapshot | None = None  # the last one that is not there any more
     version: int = 1  # number of events; a shared store can use it to detect a concurrent write
 
     @property
@@ -106,11 +110,34 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     @property
     def due_ms(self) -> int | None:
         """The time at which the stream may expire or something of it may have to be trimmed."""
-        if self.retention is None or self.tail <= self.first:
-            return self.deadline_ms
-        trim_ms = self._trim_ms(self.retention)
-        deadline_ms = self.deadline_ms
-        return trim_ms if deadline_ms is None else min(deadline_ms, deadline_ms if trim_ms is None else trim_ms)
+        times_ms = [self.deadline_ms]
+        if self.snapshots:
+            times_ms.append(self._grace_ms())
+        if self.retention is not None and self.tail > self.first:
+            times_ms.append(self._trim_ms(self.retention))
+        return min([one for one in times_ms if one is not None], default=None)
+
+    @property
+    def may_trim(self) -> bool:
+        """Whether something may have to be trimmed at some time."""
+        return self.retention is not None or bool(self.snapshots)
+
+    def _grace_ms(self) -> int | None:
+        """When something that a snapshot has replaced is to be trimmed."""
+        replaced = (one for one in self.snapshots if one.next > self.first)
+        return next((one.at_ms + self.grace_s * 1000 for one in replaced), None)
+
+    @property
+    def grace_s(self) -> int:
+        """How long what a snapshot has replaced stays for readers that are there."""
+        after_s = None if self.retention is None else self.retention.compact_after_s
+        return max(COMPACT_GRACE_S, after_s or 0)
+
+    def replaced_until(self, now_ms: int) -> int:
+        """The position up to which a snapshot has replaced the stream for long enough."""
+        return max(
+            [one.next for one in self.snapshots if one.at_ms + self.grace_s * 1000 <= now_ms], default=self.first
+        )
 
     def _trim_ms(self, retention: Retention) -> int | None:
         if retention.bytes is not None and self.tail - self.first > retention.bytes and self.last > self.first:
@@ -124,11 +151,18 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return 0 if self.fork is None else self.fork.depth
 
     def offset(self, position: int) -> Offset:
-        return self.names.at(position) if self.lineage or self.timelines else Offset(self.id, position)
+        if position < 0 or self.lineage or self.timelines:
+            return self.names.at(position)
+        return Offset(self.id, position)
 
     @property
     def names(self) -> Names:
-        return Names(self.id, self.lineage, self.timelines)
+        return Names(self.id, self.lineage, self.timelines, self.snapshots, self.dropped)
+
+    @property
+    def begin(self) -> int:
+        """The position at which readers begin."""
+        return self.names.begin(self.first) if self.snapshots else self.first
 
     @property
     def timeline(self) -> int:
@@ -188,10 +222,13 @@ def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
         _trim(state, event)
     elif isinstance(event, Retained):
         _retain(state, event)
+    elif isinstance(event, Compacted):
+        state.snapshots = (*state.snapshots, event.snapshot)
     elif isinstance(event, ForkAdded | ForkReleased):
         _count_fork(state, event)
     elif isinstance(event, SoftDeleted):
         state.soft_deleted = True
+        state.snapshots = ()
     else:
         return None
     return state
@@ -252,6 +289,14 @@ def _trim(state: StreamState, event: Trimmed) -> None:
     state.first, state.first_ms, state.trimmed_seqno = event.position, event.first_ms, event.seqno
     state.last = max(state.last, event.last)
     state.counted = state.counted.after(event.position)
+    dropped = dropped_by(state.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
+    if dropped:
+        state.snapshots, state.dropped = state.snapshots[len(dropped) :], dropped[-1]
+
+
+def dropped_by(snapshots: tuple[Snapshot, ...], position: int, *, keeps_snapshot: bool) -> tuple[Snapshot, ...]:
+    """The snapshots that a trim at a position drops, oldest first."""
+    return tuple([one for one in snapshots if one.next < position or (one.next == position and not keeps_snapshot)])
 
 
 def _retain(state: StreamState, event: Retained) -> None:
@@ -282,6 +327,7 @@ def _created(event: Created) -> StreamState:
         trimmed_seqno=event.trimmed_seqno,
         retention=event.retention,
         first_ms=event.at_ms if event.fork is None else 0,
+        snapshots=event.snapshots,
     )
     state.tail = state.last = state.start
     if event.retention is not None and event.data:

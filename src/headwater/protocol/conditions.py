@@ -2,7 +2,8 @@
 
 The entity tag of a read is `"{version}:{start}:{end}"`, with `:c` if the response says that the stream is closed. The
 version identifies the stream and its bytes up to the end: another stream at the same path has another one, and so has
-data that was appended after a restore.
+data that was appended after a restore. The start, and an end that no `If-Match` needs, also name the snapshot that they
+are in: `"{version}:{snapshot}.{start}:{end}"`.
 
 A tag in `If-Match` is the tail offset of a stream, the SeqNo of a table's last row, or the entity tag of a response to
 HEAD or to a read that reached the tail. Weak tags and tags of any other form never match.
@@ -21,10 +22,10 @@ from headwater.protocol.streams.offsets import parse_offset
 from headwater.protocol.tables.rows import is_seqno
 
 _ELEMENT = re.compile(r'[ \t]*+(?:(W/)?"([^"\x00-\x20\x7f]*+)")?[ \t]*+(?:,|\Z)')
-_ENTITY_TAG = re.compile(r"([0-9]{1,20}):[0-9]{1,20}:([0-9]{1,20})(?::[a-z]+)*")
+_ENTITY_TAG = re.compile(r"([0-9]{1,20}):[0-9.]{1,40}:([0-9]{1,20})(?::[a-z]+)*")
 
 
-def etag(version: int, start: int, end: int, *, closed: bool) -> str:
+def etag(version: int, start: str | int, end: str | int, *, closed: bool) -> str:
     return f'"{version}:{start}:{end}{":c" if closed else ""}"'
 
 

@@ -27,7 +27,7 @@ class Deadlines:
         """Watch a stream that has a deadline, unless it is watched already. The deadline of one with a retention may
         come closer."""
         watched_ms = self._watched.get(state.id)
-        if watched_ms is not None and state.retention is None:
+        if watched_ms is not None and not state.may_trim:
             return
         deadline_ms = _deadline_ms(state)
         if deadline_ms is not None and (watched_ms is None or deadline_ms < watched_ms):

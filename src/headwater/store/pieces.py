@@ -61,6 +61,35 @@ class Piece(msgspec.Struct, frozen=True):
                 yield RecordEnd(min(run.start + run.ends[index], end), run.time(index))
 
 
+class ShiftedRun(NamedTuple):
+    """A run of another stream, at its positions in the stream that is read."""
+
+    run: Run
+    shift: int
+
+    @property
+    def start(self) -> int:
+        return self.run.start + self.shift
+
+    @property
+    def ends(self) -> Sequence[int]:
+        return self.run.ends
+
+    def slice(self, first: int, stop: int) -> bytes:
+        return self.run.slice(first, stop)
+
+    def time(self, index: int) -> int:
+        return self.run.time(index)
+
+
+def shifted(piece: Piece, shift: int) -> Piece:
+    """A piece of another stream, at its positions in the stream that is read."""
+    if not shift:
+        return piece
+    ranges = tuple([(ShiftedRun(run, shift), first, last, end + shift) for run, first, last, end in piece.ranges])
+    return Piece(piece.data, piece.start + shift, piece.next + shift, ranges)
+
+
 def join(pieces: Sequence[Piece]) -> Piece:
     """Join consecutive pieces."""
     if len(pieces) == 1:

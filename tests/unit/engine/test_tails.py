@@ -119,7 +119,7 @@ def test_the_data_of_a_large_update_counts_and_is_left_out_if_there_is_no_room()
     tail, reader = Tail(large), Reader()
     tail.subscribers = {reader: None}
     reader.deliver = updates.append  # type: ignore[assignment, method-assign]
-    sent: list[object] = [large.hold(2, 0, bytes(size))]
+    sent: list[object] = [large.hold(2, 0, size, bytes(size))]
     for start in (0, size):
         tail.publish(msgspec.structs.replace(update(start), next=start + size, data=bytes(size)))
         sent.clear()

@@ -255,7 +255,7 @@ def ends_of(world: World, path: str, names: list[str] | None) -> tuple[Offset, .
         "tail": state.offset(state.tail),
         "entity tag": Offset(state.id, state.tail),
         "empty": BEGINNING,
-        "before": state.offset(state.tail - 1),
+        "before": Offset(state.id, state.tail - 1),
         "another's": Offset(state.id + 1, state.tail),
     }
     return tuple(places[name] for name in names)

@@ -103,7 +103,7 @@ async def _add(
         feed.add_over(key, start.path, offset or BEGINNING, told if trimmed else None)
     else:
         tells_tail = reached is None or not reached.told
-        feed.add(key, start.path, stream, stream.offset(position), tells_tail=tells_tail)
+        feed.add(key, start.path, stream, position, tells_tail=tells_tail)
 
 
 async def _find(service: Service, path: str, offset: Offset | None) -> tuple[VisibleStream, int]:

@@ -122,18 +122,18 @@ class CombinedFeed(SliceFeed):
         lane = self._lanes[key] = Lane(self, key, path, start)
         lane.error, lane.end = error, "" if error is not None else DELETED
 
-    def add(self, key: int, path: str, stream: VisibleStream, start: Offset, *, tells_tail: bool = True) -> None:
-        """Follow a stream from an offset on, before the feed is opened. `tells_tail`: the reader does not know that it
+    def add(self, key: int, path: str, stream: VisibleStream, position: int, *, tells_tail: bool = True) -> None:
+        """Follow a stream from a position on, before the feed is opened. `tells_tail`: the reader does not know that it
         is up to date."""
-        lane = self._lanes[key] = Lane(self, key, path, start)
+        lane = self._lanes[key] = Lane(self, key, path, stream.offset(position))
         lane.tells_tail = tells_tail
         lane.follower = StreamFollower(
-            self._service.engine, lane, KIND, stream, start.position, bytes_max=self._service.limits.sse_chunk_bytes
+            self._service.engine, lane, KIND, stream, position, bytes_max=self._service.limits.sse_chunk_bytes
         )
 
-    def follow(self, key: int, path: str, stream: VisibleStream, start: Offset) -> None:
+    def follow(self, key: int, path: str, stream: VisibleStream, position: int) -> None:
         """Follow another stream, while the feed is open. If the caller may not read it, the reader is told."""
-        self.add(key, path, stream, start)
+        self.add(key, path, stream, position)
         lane = self._lanes[key]
         if not self.caller.may(Action.READ, path):
             lane.end = FORBIDDEN

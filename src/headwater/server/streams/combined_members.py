@@ -94,7 +94,7 @@ class SubscribedStreams:
             if place is not None:
                 place.take()
                 self._places[path] = place
-            feed.follow(key_of(path), path, link.stream, link.stream.offset(link.start))
+            feed.follow(key_of(path), path, link.stream, link.start)
         except HeadwaterError:
             feed.finish()  # the reader gets the error when it reconnects
         finally:

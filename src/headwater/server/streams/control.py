@@ -47,7 +47,7 @@ async def splits(service: Service, request: Request, _: str) -> Response:
         {
             "offset": offset_text(reply.stream, reply.start),
             "until": offset_text(reply.stream, reply.end),
-            "bytes": max(0, reply.end - reply.start),
+            "bytes": reply.stream.size(reply.start, reply.end),
             "splits": [offset_text(reply.stream, place) for place in reply.splits],
         }
     )
@@ -91,7 +91,7 @@ def _each(reply: RecordsReply) -> list[dict[str, str]]:
 def _compact(reply: RecordsReply) -> dict[str, list[int]]:
     """The records as columns of numbers, for clients that need the times of many records."""
     return {
-        "ends": [record.position - reply.start for record in reply.records],
+        "ends": [reply.stream.size(reply.start, record.position) for record in reply.records],
         "times_ms": [record.at_ms for record in reply.records],
     }
 
@@ -115,7 +115,7 @@ def _listed(stream: VisibleStream) -> dict[str, object]:
         "content_type": stream.content_type,
         "tail_offset": offset_text(stream, stream.tail),
         "first_offset": format_offset(stream.first_offset),
-        "bytes": stream.tail - stream.first,
+        "bytes": stream.size(stream.begin, stream.tail),
         "closed": stream.closed,
         "created_at": format_instant(stream.created_ms),
         "ttl_seconds": stream.ttl_s,

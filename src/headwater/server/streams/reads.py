@@ -113,7 +113,7 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
         return Response(204, (*response_headers, NO_STORE)), None
     if query.offset is None and at_tail and not data and not live:
         return Response(200, (*_described(stream), SANDBOX), wrap(stream.kind, data)), None
-    tag = etag(stream.version(reply.next), reply.start, reply.next, closed=closed)
+    tag = etag(stream.version(reply.next), stream.mark(reply.start), stream.mark(reply.next), closed=closed)
     kept_s = None if stream.retention is None else stream.retention.seconds
     caching = cache_control(query, stream.deadline_ms, service.now_ms, at_tail=at_tail, kept_s=kept_s)
     response_headers += [("cache-control", caching), VARY]

@@ -36,12 +36,14 @@ class Link(NamedTuple):
     @property
     def start(self) -> int:
         """Where the data begins that is not acked and still there: what was trimmed is not pending."""
-        return 0 if self.stream is None else max(self.position, self.stream.first)
+        if self.stream is None or self.position < 0:
+            return self.position
+        return max(self.position, self.stream.first)
 
     @property
     def lag_bytes(self) -> int:
         """How much there is to read. What was trimmed before it was read does not count."""
-        return 0 if self.stream is None else self.stream.tail - self.start
+        return 0 if self.stream is None else self.stream.size(self.start, self.stream.tail)
 
     @property
     def acked_offset(self) -> str:
@@ -53,7 +55,7 @@ class Link(NamedTuple):
     def _is_unread(self) -> bool:
         """Whether a worker reads the stream from its beginning. If something was trimmed before it was read, the worker
         gets an offset, so that its read is refused and it is told."""
-        return self.stream is not None and self.position == self.stream.first == 0
+        return self.stream is not None and self.position == self.stream.begin <= 0
 
     def in_wake(self) -> WakeStream:
         if self.stream is None:
@@ -67,10 +69,16 @@ def acked_position(stream: VisibleStream, cursor: Offset | None) -> int:
 
     Without a cursor, and with one of an earlier stream at the path, it is where the stream's own data begins: what a
     fork inherits is history. If the store was restored to a state before the cursor, it is where the data after the
-    restore begins.
+    restore begins. If what follows was replaced by a snapshot, it is where the snapshot begins; if it was trimmed, it
+    stays, so that the worker's read is refused and it is told.
     """
+    position = _position(stream, cursor)
+    return stream.begin if stream.begin < 0 <= position < stream.first else position
+
+
+def _position(stream: VisibleStream, cursor: Offset | None) -> int:
     names = stream.names
-    start = names.lineage[-1].end if names.lineage else 0
+    start = names.lineage[-1].end if names.lineage else min(0, stream.begin)
     if cursor is None:
         return start
     try:

@@ -591,7 +591,7 @@ class RunningSubscription:
             if offset is None or text.startswith("-"):
                 raise InvalidAckError(f"an ack needs an offset of {link.path!r}, got {text[:80]!r}")
             position = stream.names.resolve(stream.tail, offset)
-            if 0 < position < stream.tail:
+            if position < stream.tail:
                 with contextlib.suppress(OffsetTrimmedError):  # it was read before, and nothing is left to look at
                     await self._engine.records(FindRecords(link.path, offset, limit=1))  # refuses one inside a record
         except InvalidAckError:

@@ -30,7 +30,7 @@ from headwater.log.commands import WriteDocument, WriteDocuments
 from headwater.log.state import Document
 from headwater.outbound import OutboundClient
 from headwater.protocol.subscriptions.config import Delivery
-from headwater.protocol.tables.paths import LOG_PREFIX
+from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.auth.grants import GrantedCallers
 from headwater.server.auth.scopes import Action
 from headwater.server.rates import TokenBuckets
@@ -195,7 +195,7 @@ class Subscriptions:
     # The watch of the engine
 
     def note(self, path: str, news: News) -> bool:
-        if path.startswith(LOG_PREFIX):
+        if path <= LOG_OWN_LAST:  # no stream
             return False
         named, waking = self._matcher.members(path), self._by_wake_stream.get(path, {})
         # A pattern never links a wake stream, which may get an event of each of very many subscriptions.

@@ -111,20 +111,20 @@ class ActiveView(Pulled):
         tasks: Tasks,
         applied: Callable[[ActiveView], None],
     ) -> None:
-        super().__init__(engine, "active-view", table, table.first, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
+        super().__init__(engine, "active-view", table, table.begin, bytes_max=ACTIVE_STEP_BYTES, extent=Extent.LIFE)
         self._engine = engine
         self._table = table
         self._tasks = tasks  # of all views: those that write and delete snapshots
         self._building = building  # bounds how many views read their tables at the same time
         self.id = table.id
         self._applied = applied  # called after rows were applied; raises an error if the view has become too large
-        self.rows = LiveRows(table.trimmed_seqno)
-        self.position = table.first  # up to which rows are applied
+        self.rows = LiveRows(table.gone_seqno)
+        self.position = table.begin  # up to which rows are applied
         self._waiting = 0  # requests that wait for rows to be applied
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None  # a snapshot
         self._restored = False  # from a snapshot, if there is one
-        self._snapshot_position = table.first  # of the last snapshot
+        self._unsaved_bytes = 0  # applied since the last snapshot
         self._failure: HeadwaterError | None = None
         self.used_s = 0.0
         self.counted_bytes = 0  # of its rows, when all views were counted
@@ -185,6 +185,7 @@ class ActiveView(Pulled):
             self.close(error)
         else:
             self.position = piece.next
+            self._unsaved_bytes += len(piece.data)
             self._write_snapshot()
         return True
 
@@ -225,6 +226,7 @@ class ActiveView(Pulled):
                 return
             await self._apply_in_steps(piece.data)
             self.position = piece.next
+            self._unsaved_bytes += len(piece.data)
 
     async def _apply_in_steps(self, rows: bytes) -> None:
         start = 0
@@ -243,21 +245,21 @@ class ActiveView(Pulled):
                 while rows := await reader.read(ACTIVE_STEP_BYTES):
                     await self._apply_in_steps(rows)
                 self.rows.last_seqno = snapshot.last_seqno
-                self.position = self._snapshot_position = snapshot.position
+                self.position = snapshot.position
         except ViewTooLargeError:
             raise
         except HeadwaterError as error:
             log.warning("a snapshot could not be read: %s", error)
-            self.rows, self.position = LiveRows(self._table.trimmed_seqno), self._table.first
+            self.rows, self.position = LiveRows(self._table.gone_seqno), self._table.begin
         self._restored = True
 
     def _write_snapshot(self) -> None:
         """Write a snapshot, if enough was applied since the last one that reading it again would cost more."""
-        since_bytes = self.position - self._snapshot_position
-        if since_bytes < ACTIVE_SNAPSHOT_BYTES_MIN or since_bytes < 2 * self.rows.row_bytes:
+        since_bytes = self._unsaved_bytes
+        if since_bytes < ACTIVE_SNAPSHOT_BYTES_MIN or since_bytes < 2 * self.rows.row_bytes or self.position < 0:
             return
         if self._writing is None and self._reading is None:
-            self._snapshot_position = self.position
+            self._unsaved_bytes = 0
             self._writing = self._tasks.start(self._snapshot())
 
     async def _snapshot(self) -> None:
@@ -305,7 +307,7 @@ class ActiveViews:
             except OffsetTrimmedError:  # rows that were still to be applied: build the view again from what is there
                 table = await engine.info(table.path)
             else:
-                rows.trim(table.trimmed_seqno)
+                rows.trim(table.gone_seqno)
                 return rows
         raise OverloadedError("rows of the table are trimmed faster than its active view can be built; try again")
 

@@ -82,10 +82,12 @@ async def _append(service: Service, request: Request, path: str, after: int, clo
 
 
 async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
+    rows = await _comparable(engine, path, rows)
     reply = await engine.find_row(FindRow(path, rows.after))
     table = reply.table
     _check_mirror(table)
-    known = await _known_bytes(engine, table, reply.start, rows)
+    start = reply.start if rows.after else RowPosition(table.first)
+    known = await _known_bytes(engine, table, start, rows)
     if rows.close and table.last_seqno > rows.last:
         raise MirrorMismatchError(f"the mirror ends with row {table.last_seqno}; it cannot be closed after {rows.last}")
     rest = rows.body[known:]
@@ -102,6 +104,15 @@ async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
             stream_id=table.id,
         )
     )
+
+
+async def _comparable(engine: Engine, path: str, rows: Numbered) -> Numbered:
+    """The rows without those that cannot be compared, because the mirror had them and they were trimmed."""
+    trimmed_seqno = (await engine.info(path)).trimmed_seqno
+    if rows.after >= trimmed_seqno:
+        return rows
+    body = rows.body[position_after(rows.body, trimmed_seqno) :]
+    return Numbered(trimmed_seqno, max(rows.last, trimmed_seqno), body, rows.close)
 
 
 def _check_mirror(table: VisibleStream) -> None:

@@ -59,7 +59,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
     with speaking_of(path):
         if query.view is RowView.ACTIVE:
             return await read_active(service, request, path, query)
-        reply = await service.engine.find_row(FindRow(path, query.since_id))
+        reply = await service.engine.find_row(FindRow(path, query.since_id, query.until_id))
         if query.events:
             check_accept_events(request.headers.get("accept"))
             return _events(service, request, query, reply)
@@ -110,9 +110,10 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
     end = table.tail
     if query.until_id is not None and ended:
         until_id = query.until_id
-        end = max(start.position, await _end(service, table, until_id))
+        end = reply.end
     closed = table.closed and end == table.tail
-    tag = etag(table.version(end), reply.since_id, until_id, closed=closed and not ended)
+    since = table.mark(start.record, reply.since_id)
+    tag = etag(table.version(end), since, until_id, closed=closed and not ended)
     # A SeqNo does not tell a table from one that is created again, or from one before a restore, so caches must ask.
     response_headers: Headers = (*described(table), *_lasting(table), NO_CACHE, VARY, SANDBOX)
     if closed:
@@ -124,7 +125,7 @@ async def _finite(service: Service, request: Request, query: TableQuery, reply: 
         return Response(200, (*response_headers, ("etag", tag)))
     first = await service.engine.read_more(ReadMore(table.id, start.record, end, service.limits.read_chunk_bytes))
     in_pieces = first.next < end or first.held is not None
-    coding = choose_coding(service, request, tag, end - start.position, in_pieces=in_pieces)
+    coding = choose_coding(service, request, tag, table.size(start.record, end) - start.skip, in_pieces=in_pieces)
     response_headers += coding.headers
     if in_pieces:
         pieces = _rows(service, start.skip, end, first)
@@ -162,11 +163,3 @@ async def _rows(service: Service, skip: int, end: int, first: ReadReply) -> Piec
                 raise StreamNotFoundError("the table was deleted meanwhile")
     finally:
         pulled.follower.close()
-
-
-async def _end(service: Service, table: VisibleStream, until_id: int) -> int:
-    """Where the rows up to `until_id` end."""
-    reply = await service.engine.find_row(FindRow(table.path, until_id))
-    if reply.table.id != table.id:
-        raise StreamNotFoundError("the table was deleted meanwhile")
-    return reply.start.position

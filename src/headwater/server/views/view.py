@@ -4,7 +4,9 @@
 |---------------------------------------------|-----------------------------------------------------------------|
 | the source gets messages                    | they are converted and appended in one batch                    |
 | a message cannot be converted               | it is counted and left out                                      |
-| a `reset`, or the source was created again  | the view is emptied: its live keys are deleted, or it is reset  |
+| a `reset`, or the source was created again, | the view is emptied: its live keys are deleted, or it is reset  |
+| or it was trimmed or compacted further than |                                                                 |
+| the view had read                           |                                                                 |
 | the source is deleted, or of another kind   | the view stays as it is and waits for another source            |
 | the source is closed and read to its end    | the view is closed                                              |
 | an append fails                             | retried with growing waits, from the stored position            |
@@ -26,7 +28,7 @@ from headwater.backoff import Backoff, Streak
 from headwater.engine import Engine
 from headwater.engine.follower import Pulled
 from headwater.engine.messages import Ended, Slice, VisibleStream
-from headwater.errors import HeadwaterError, StoppingError, StreamGoneError, StreamNotFoundError
+from headwater.errors import HeadwaterError, OffsetTrimmedError, StoppingError, StreamGoneError, StreamNotFoundError
 from headwater.log.commands import Append, FramedBody, WriteDocument, WriteDocuments
 from headwater.log.offsets import Offset
 from headwater.protocol.state.as_events import RESET_EVENT
@@ -109,7 +111,7 @@ class View:
             record=None if definition.record is None else definition.record.value,
             state=self._state,
             position=position,
-            lag_bytes=None if offset is None or pulled is None else max(0, pulled.follower.tail - progress.position),
+            lag_bytes=None if offset is None or pulled is None else pulled.follower.left_bytes(progress.position),
             skipped=progress.skipped,
             last_skipped=progress.reason,
             last_error=self._last_error,
@@ -127,7 +129,7 @@ class View:
                 wait_s = limits.VIEW_LOOK_S
             except StoppingError:
                 return
-            except ABSENT:  # source or target was deleted meanwhile
+            except (*ABSENT, OffsetTrimmedError):  # source or target was deleted meanwhile, or what follows was removed
                 wait_s = limits.RETRY_FIRST_S
             except ViewGoneError:
                 raise
@@ -151,10 +153,11 @@ class View:
             self._note(ViewState.CLOSED)
             return
         source = await self._find_source()
-        if source.id != self._progress.source_id:
-            await self._clear(ViewProgress(source.id, skipped=self._progress.skipped, reason=self._progress.reason))
+        if not self._has_place_in(source):
+            before = self._progress
+            await self._clear(ViewProgress(source.id, source.begin, skipped=before.skipped, reason=before.reason))
             source = await self._find_source()
-            if source.id != self._progress.source_id:
+            if not self._has_place_in(source):
                 return
         converter = self.definition.converter((target if self.definition.is_table else source).content_type)
         pulled = self._pulled = Pulled(
@@ -168,6 +171,12 @@ class View:
                 pass
         finally:
             pulled.follower.close()
+
+    def _has_place_in(self, source: VisibleStream) -> bool:
+        """Whether the view can continue where it is. Otherwise the source was created again, or what follows was
+        removed."""
+        position = self._progress.position
+        return source.id == self._progress.source_id and (position >= source.first or source.names.has(position))
 
     async def _open(self) -> VisibleStream:
         """Open the target, and load the stored position."""
@@ -199,7 +208,7 @@ class View:
 
         A large slice, and each slice of a view that catches up, needs a turn.
         """
-        behind_bytes = pulled.follower.tail - pulled.follower.position
+        behind_bytes = pulled.follower.left_bytes(pulled.follower.position)
         async with self._turn(behind_bytes):
             piece = await pulled.next()
             if piece is None:

@@ -91,6 +91,8 @@ class Checker:
             if state.fork is not None:
                 forks[state.fork.source_id] += 1
                 self._check_lineage(state, replay)
+            forks.update([snapshot.id for snapshot in state.snapshots])
+            self._check_snapshots(state, replay)
         for state in self._states(replay):
             if state.forks != forks[state.id] and not damaged:  # a damaged row may be that of a fork
                 self._problems.append(
@@ -178,6 +180,17 @@ class Checker:
                 self._problems.append(f"fork {state.path} reads stream {span.id}, which does not exist")
             elif span.end > ancestor.tail:
                 self._problems.append(f"fork {state.path} reads stream {span.id} up to {span.end}, past its end")
+
+    def _check_snapshots(self, state: StreamState, replay: Replay) -> None:
+        for snapshot in state.snapshots:
+            try:
+                hidden = replay.state(snapshot.id)
+            except DamagedDataError:
+                continue  # reported before
+            if hidden is None:
+                self._problems.append(f"stream {state.path} begins with snapshot {snapshot.id}, which does not exist")
+            elif hidden.tail != snapshot.end - snapshot.start:
+                self._problems.append(f"stream {state.path} begins with snapshot {snapshot.id}, which has another size")
 
     def _check_timelines(self, state: StreamState) -> None:
         timelines = [(timeline.id, timeline.start) for timeline in state.timelines]
