@@ -66,6 +66,11 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
         return self.names.begin(self.first) if self.snapshots else self.first
 
     @property
+    def size(self) -> int:
+        """How many bytes a new reader gets, also inherited ones."""
+        return self.names.size(self.begin, self.tail) if self.snapshots else self.tail - self.first
+
+    @property
     def names(self) -> Names:
         """What the positions and offsets of what readers see depend on."""
         state = self.state
@@ -88,6 +93,7 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
             self.first,
             self.trimmed_seqno,
             self.retention,
+            state.owner,
         )
 
     def check_not_deleted(self) -> None:

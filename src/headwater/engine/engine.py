@@ -15,14 +15,17 @@ from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.clock import Clock, SteadyClock
 from headwater.engine.committer import Answer, Answered
 from headwater.engine.follower import SharedSlices
+from headwater.engine.fronts import Fronts
 from headwater.engine.housekeeping import Housekeeping
 from headwater.engine.large_reads import LargeReads
 from headwater.engine.live import LiveReaders
 from headwater.engine.loading import Loader
 from headwater.engine.messages import (
+    FindFront,
     FindRecords,
     FindRow,
     FindSplits,
+    FrontReply,
     PathWatch,
     Read,
     ReadMore,
@@ -92,6 +95,7 @@ class Engine:
         self._reader = DurableReader(store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms)
         self._ranges = Ranges(store, self._reader)
         self._rows = Rows(self._reader)
+        self._fronts = Fronts(self._reader, self._ranges)
         self._sampler = Sampler(catalogue)
         self._retainer = Retainer(self._reader, self._ranges, self._rows, self.now_ms, self.execute)
         self._housekeeping = Housekeeping(
@@ -207,6 +211,9 @@ class Engine:
     async def records(self, message: FindRecords) -> RecordsReply:
         return await self._ranges.records(message)
 
+    async def front(self, message: FindFront) -> FrontReply:
+        return await self._fronts.find(message)
+
     async def find_row(self, message: FindRow) -> RowReply:
         return await self._rows.find(message)
 
@@ -255,6 +262,10 @@ class Engine:
     def watch(self, watch: PathWatch) -> None:
         """Tell `watch` of all durable changes of streams from now on."""
         self._writer.watch = watch
+
+    def note_compactable(self, note: Callable[[str], None]) -> None:
+        """Call `note` with the path of every stream that is to be compacted from now on."""
+        self._writer.compactable = note
 
     # Live readers: for `StreamFollower`
 

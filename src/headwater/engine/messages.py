@@ -35,6 +35,7 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
     first: int = 0  # position of the first record that is there
     trimmed_seqno: int = 0  # of a table: the last row that was trimmed
     retention: Retention | None = None
+    owner: str = ""  # the token that created it
 
     @property
     def begin(self) -> int:
@@ -151,6 +152,23 @@ class SplitsReply(msgspec.Struct, frozen=True):
     start: int
     end: int
     splits: tuple[int, ...]
+
+
+class FindFront(msgspec.Struct, frozen=True):
+    """Find the records of a stream that were appended before a time; None: all of them."""
+
+    path: str
+    at_ms: int | None = None
+
+
+class FrontReply(msgspec.Struct, frozen=True):
+    """What a snapshot can replace."""
+
+    stream: VisibleStream
+    start: int  # where a new reader begins
+    end: int
+    through_ms: int = 0  # when the last record was appended
+    seqno: int = 0  # of a table: its last row
 
 
 class FindRow(msgspec.Struct, frozen=True):

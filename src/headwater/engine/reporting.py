@@ -94,7 +94,7 @@ class Sampler:
             if count % limits.TOP_STREAMS_PER_TURN == 0:
                 await asyncio.sleep(0)
             rates = self._rates(stream, over_s)
-            size = stream.tail - stream.first
+            size = stream.size
             rank = (float(size), rates[0]) if by_size else (rates[0], float(size))
             if len(best) < limit or rank > best[0][0]:
                 busy = BusyStream(stream.path, size, _readers(stream), *rates)

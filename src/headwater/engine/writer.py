@@ -102,6 +102,7 @@ class Writer:
         self._tasks = Tasks()
         self.written_ms = 0  # time of the last commit
         self.watch: PathWatch = _NOBODY
+        self.compactable: Callable[[str], None] | None = None  # told of streams whose retention says so
 
     @property
     def refusing(self) -> str | None:
@@ -368,6 +369,7 @@ class Writer:
             stream.last_seqno = event.last_seqno
             extend(stream, event.kind, event.data, closes=event.closed)
             self._catalogue.show(stream)
+            self._note_compactable(stream)
         elif isinstance(event, Trimmed):
             stream.first, stream.trimmed_seqno = event.position, event.seqno
             dropped = dropped_by(stream.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
@@ -377,6 +379,7 @@ class Writer:
             stream.snapshots = (*stream.snapshots, event.snapshot)
         elif isinstance(event, Retained):
             stream.retention = event.retention
+            self._note_compactable(stream)
         elif isinstance(event, SoftDeleted):
             stream.deleted, stream.snapshots = StreamGoneError, ()
             self._end(stream)
@@ -384,6 +387,10 @@ class Writer:
             stream.deleted = StreamNotFoundError
             self._catalogue.hide(stream)
             self._end(stream)
+
+    def _note_compactable(self, stream: LoadedStream) -> None:
+        if self.compactable is not None and stream.retention is not None and stream.retention.compact:
+            self.compactable(stream.path)
 
     def _end(self, stream: LoadedStream) -> None:
         if stream.live is not None:

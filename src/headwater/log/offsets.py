@@ -187,8 +187,8 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         what = "in a snapshot that is not there any more" if position < 0 else f"{position} was trimmed"
         where = "a newer snapshot" if begin < 0 else f"{begin}"
         return OffsetTrimmedError(
-            f"position {what}, the stream begins at {where}; discard what was read of this stream, and read it from the "
-            "beginning",
+            f"position {what}, the stream begins at {where}; discard what was read of this stream, and read it from "
+            "the beginning",
             first=(beginning.id, beginning.position),
         )
 
@@ -215,6 +215,10 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         if dropped is None or not self.stream_id < offset.id + _SNAPSHOT_IDS <= dropped.id:
             return False
         return offset.position + SNAPSHOTS_FIRST < dropped.end
+
+    @property
+    def newest(self) -> Snapshot | None:
+        return self.snapshots[-1] if self.snapshots else None
 
     @property
     def snapshots_end(self) -> int:

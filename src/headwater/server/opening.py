@@ -4,6 +4,7 @@
 |------------|---------------------------------------------------|------------|
 | `start`    | engine, memory mark                               | `close`    |
 | `start`    | views, keys of issuers, subscriptions are loaded  | `quiet`    |
+| `start`    | compaction                                        | `quiet`    |
 | `announce` | watched files, Notify, followers of other servers | `quiet`    |
 | `announce` | wakes of subscriptions                            | `quiet`    |
 
@@ -27,6 +28,7 @@ from headwater.log.quotas import Prefixes, Usage
 from headwater.outbound import open_outbound
 from headwater.server.auth.grants import GrantedCallers
 from headwater.server.auth.opening import OpenAuthority, open_authority
+from headwater.server.compacting.compactor import Compactor
 from headwater.server.fencing import Fence
 from headwater.server.following import Followers, FollowPolicy, open_followers
 from headwater.server.live_places import LivePlaces
@@ -79,6 +81,7 @@ class OpenService:
         notifier: Notifier,
         followers: Followers,
         subscriptions: Subscriptions,
+        compactor: Compactor,
     ) -> None:
         self.service = service
         self._watcher = watcher
@@ -87,6 +90,7 @@ class OpenService:
         self._notifier = notifier
         self._followers = followers
         self._subscriptions = subscriptions
+        self._compactor = compactor
 
     async def start(self) -> None:
         await self.service.engine.start()
@@ -94,6 +98,7 @@ class OpenService:
             self.service.memory.start()
         await self._subscriptions.start()
         await self._views.start()
+        await self._compactor.start()
         if self._auth is not None:
             self._auth.start()
 
@@ -108,7 +113,8 @@ class OpenService:
 
     async def quiet(self) -> None:
         """Stop everything that makes requests of its own. The engine goes on."""
-        for part in (self._watcher, self._followers, self._views, self._notifier, self._subscriptions, self._auth):
+        parts = (self._watcher, self._followers, self._views, self._notifier, self._subscriptions, self._compactor)
+        for part in (*parts, self._auth):
             if part is not None:
                 await _stop(part)
 
@@ -163,6 +169,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
     subscriptions = Subscriptions(engine, webhooks, GrantedCallers(authority), public_url=options.public_url)
     active = ActiveViews()
     views = Views(engine, active)
+    compactor = Compactor(engine)
     service = Service(
         engine,
         limits,
@@ -171,6 +178,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         followers=followers,
         subscriptions=subscriptions,
         views=views,
+        compactor=compactor,
         observer=options.observer,
         authority=authority,
         memory=open_memory(limits, engine, active),
@@ -178,4 +186,4 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         upkeep=Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage),
         places=LivePlaces(usage.prefixes, usage.tokens),
     )
-    return OpenService(service, watcher, auth, views, notifier, followers, subscriptions)
+    return OpenService(service, watcher, auth, views, notifier, followers, subscriptions, compactor)

@@ -32,6 +32,7 @@ from headwater.log.json_framing import split_array
 Operation: TypeAlias = Literal["insert", "update", "delete", "upsert"]
 Control: TypeAlias = Literal["snapshot-start", "snapshot-end", "up-to-date", "reset"]
 
+CONTROLS = get_args(Control)
 RESET: Control = "reset"
 UPSERT: Operation = "upsert"
 DELETE: Operation = "delete"
@@ -204,8 +205,8 @@ def _parsed(event: object) -> object:
 
 def control_event(control: Control, offset: str | UnsetType = UNSET) -> ControlEvent:
     """Make a control event, such as `control_event("reset")`. InvalidEventError if the protocol has no such control."""
-    if control not in get_args(Control):
-        raise InvalidEventError(f"{control!r} is not a control; use one of {', '.join(get_args(Control))}")
+    if control not in CONTROLS:
+        raise InvalidEventError(f"{control!r} is not a control; use one of {', '.join(CONTROLS)}")
     return ControlEvent(headers=ControlHeaders(control=control, offset=offset))
 
 

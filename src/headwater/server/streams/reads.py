@@ -32,7 +32,7 @@ from headwater.server.streams.replies import (
 
 async def head(service: Service, request: Request, path: str) -> Response:
     stream = await service.engine.info(path)
-    tag = etag(stream.version(stream.tail), stream.first, stream.tail, closed=stream.closed)
+    tag = etag(stream.version(stream.tail), stream.mark(stream.begin), stream.tail, closed=stream.closed)
     return Response(200, (*_described(stream), ("etag", tag)))
 
 

@@ -36,7 +36,7 @@ def _listed(table: VisibleStream) -> dict[str, object]:
         "version": kind.version,
         "first_seqno": table.first_seqno,
         "last_seqno": table.last_seqno,
-        "bytes": table.tail - table.first,
+        "bytes": table.size(table.begin, table.tail),
         "closed": table.closed,
         "created_at": format_instant(table.created_ms),
         "ttl_seconds": table.ttl_s,

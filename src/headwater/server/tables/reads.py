@@ -35,7 +35,7 @@ async def head(service: Service, request: Request, path: str) -> Response:
     response_headers = [
         ("content-type", table.content_type),
         *described(table),
-        ("etag", etag(table.version(table.tail), table.trimmed_seqno, table.last_seqno, closed=table.closed)),
+        ("etag", _tag(table)),
         *_lasting(table),
         NO_STORE,
     ]
@@ -52,6 +52,12 @@ def _lasting(table: VisibleStream) -> Headers:
     if table.expires_ms is not None:
         response_headers += ((headers.EXPIRES_AT, headers.format_instant(table.expires_ms)),)
     return response_headers
+
+
+def _tag(table: VisibleStream) -> str:
+    """The entity tag of all rows."""
+    since = table.mark(table.begin, 0 if table.begin < 0 else table.trimmed_seqno)
+    return etag(table.version(table.tail), since, table.last_seqno, closed=table.closed)
 
 
 async def read(service: Service, request: Request, path: str) -> Response:

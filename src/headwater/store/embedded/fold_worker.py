@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sqlite3
 import sys
 import time
@@ -24,8 +22,8 @@ from headwater.store.embedded.journal import read_file, read_segment, segment_na
 from headwater.store.embedded.journal_writer import PASSING
 from headwater.store.embedded.layout import INDEX_NAME, JOURNAL_DIR, is_locked
 from headwater.store.embedded.reclaiming import Reclaimer
+from headwater.worker_process import become_worker
 
-_PR_SET_PDEATHSIG = 1
 # Without space, SQLite may also fail to open or extend the files beside the index.
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_SHMSIZE)
 
@@ -81,12 +79,7 @@ def open_worker(directory: Path) -> FoldWorker:
 
 
 def main(directory: Path) -> None:
-    # Some supervisors send their signals to every process of a service. The worker stops when its input ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":  # be killed together with the server
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(limits.FOLD_NICE)  # requests have priority
+    become_worker(limits.FOLD_NICE)
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
     for line in sys.stdin:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from headwater import worker_process
 from headwater.store.embedded import folder
+from headwater.store.embedded.folder import WorkerAnswer
 from tests.waiting import LIMIT_S
 
 
@@ -22,19 +24,19 @@ def test_a_cancellation_is_not_lost_if_the_response_arrives_at_the_same_time(
     """Otherwise the background work of a stopping server would continue, and the server would wait for it forever."""
 
     async def run() -> None:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[WorkerAnswer] = asyncio.get_running_loop().create_future()
         asked = asyncio.Event()
 
-        async def exchange(*_: Any) -> bytes:
+        async def exchange(*_: Any) -> WorkerAnswer:
             asked.set()
             return await answer
 
-        monkeypatch.setattr(folder, "_exchange", exchange)
+        monkeypatch.setattr(worker_process, "exchange", exchange)
         asking = folder.SubprocessFolder(tmp_path)
-        asking._process = object()  # type: ignore[assignment]  # never asked
+        asking._worker._process = object()  # type: ignore[assignment]  # never asked
         task = asyncio.create_task(asking.reclaim(urgent=False))
         await asked.wait()
-        answer.set_result(b'{"task":"reclaim"}\n')
+        answer.set_result(WorkerAnswer("reclaim"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
