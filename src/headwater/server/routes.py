@@ -46,6 +46,7 @@ from headwater.server.auth.route_rules import (
     read_named,
     retain_named,
 )
+from headwater.server.compacting import requests as compacting
 from headwater.server.http import NO_ROUTE, Request, Respond, Response
 from headwater.server.observing import probes
 from headwater.server.observing.top import top
@@ -119,6 +120,7 @@ _ROUTES = (
     Route("GET", LIVE_PATH, COMBINED, read=combined.follow),
     Route("POST", LIVE_PATH, COMBINED, read=combined.follow, body_bytes_max=COMBINED_FORM_BYTES_MAX),
     Route("POST", f"{CONTROL_ROOT}trim", retain_named(control.named_stream), write=retention.trim_stream),
+    Route("POST", f"{CONTROL_ROOT}compact", retain_named(control.named_stream), write=compacting.compact_stream),
     Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
     Route("GET", f"{CONTROL_ROOT}usage", SERVER, read=usage),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path, sign.named_action), write=sign.sign),

@@ -53,7 +53,6 @@ class CompactionCounts(msgspec.Struct):
     failures: int = 0
     before_bytes: int = 0  # of the fronts that were replaced
     after_bytes: int = 0  # of their snapshots
-    succeeded_s: float | None = None  # when the last run ended that did not fail, on the monotonic clock
     failing: int = 0  # streams whose last run failed
 
 
@@ -79,7 +78,12 @@ class Compactor:
         self._woken = asyncio.Event()
         self._tasks = Tasks()
         self.counts = CompactionCounts()
-        self.running: str | None = None  # the stream that is being compacted
+        self._succeeded_s = time.monotonic()  # when the last run ended that did not fail, or the server started
+
+    @property
+    def age_s(self) -> float:
+        """The time since a run ended that did not fail, or since the server started."""
+        return time.monotonic() - self._succeeded_s
 
     async def start(self) -> None:
         await self._remove_unused()
@@ -190,7 +194,6 @@ class Compactor:
     async def _compact(self, path: str, *, at_ms: int | None, share: float) -> CompactionResult:
         counts = self.counts
         async with self._turn:
-            self.running = path
             try:
                 compaction = Compaction(self._engine, path, self._open_content, at_ms=at_ms, share=share)
                 result = await compaction.run()
@@ -199,9 +202,7 @@ class Compactor:
             except Exception:
                 counts.failures += 1
                 raise
-            finally:
-                self.running = None
-        counts.succeeded_s = time.monotonic()
+        self._succeeded_s = time.monotonic()
         if result.compacted:
             counts.runs += 1
             counts.before_bytes += result.before_bytes

@@ -29,6 +29,7 @@ from headwater.server.views.view import ViewState
 from headwater.store.contract import BackupReport, Space, StoreReport
 
 if TYPE_CHECKING:
+    from headwater.server.compacting.compactor import Compactor
     from headwater.server.service import Service
     from headwater.server.subscriptions import Subscriptions
     from headwater.server.subscriptions.subscriptions import SubscriptionsReport
@@ -167,7 +168,19 @@ def _gather_subscriptions(samples: Samples, subscriptions: Subscriptions, report
         samples.add("headwater_webhook_posts_total", subscriptions.sender.outcomes[outcome], outcome.value)
 
 
+def _gather_compactions(samples: Samples, compactor: Compactor) -> None:
+    counts = compactor.counts
+    for outcome, count in (("replaced", counts.runs), ("skipped", counts.skipped), ("failed", counts.failures)):
+        samples.add("headwater_compactions_total", count, outcome)
+    samples.add("headwater_compacted_bytes_total", counts.before_bytes, "before")
+    samples.add("headwater_compacted_bytes_total", counts.after_bytes, "after")
+    samples.add("headwater_compactions_failing", counts.failing)
+    samples.add("headwater_compaction_success_age_seconds", compactor.age_s)
+
+
 def _gather_others(samples: Samples, service: Service, subscribed: SubscriptionsReport | None) -> None:
+    if service.compactor is not None:
+        _gather_compactions(samples, service.compactor)
     views = [] if service.views is None else service.views.status()
     _add_states(samples, "headwater_views", [state.value for state in ViewState], [view.state.value for view in views])
     samples.add("headwater_views_lag_bytes", max([view.lag_bytes or 0 for view in views], default=0))
