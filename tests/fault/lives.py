@@ -105,11 +105,12 @@ class MachineClock:
     random: random.Random
     elapsed: Callable[[], float] = lambda: 0.0
     ahead_s: float = 0.0  # of the wall clock
+    base_s: float = 50 * DAY_S  # of the wall clock
     boot: int = 1
     engine: SteadyClock | None = None
 
     def wall(self) -> float:
-        return max(0.0, 50 * DAY_S + self.elapsed() + self.ahead_s)
+        return max(0.0, self.base_s + self.elapsed() + self.ahead_s)
 
     def start(self, elapsed: Callable[[], float], latest: Moment) -> SteadyClock:
         """The clock of a new life. Without a reboot, it continues by the elapsed time, whatever the wall clock says."""

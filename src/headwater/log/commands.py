@@ -131,6 +131,7 @@ class Compact(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_path: str
     next: int  # the position, which is a record boundary
     newest: int  # the id of the snapshot that this one was made from; 0: there was none
+    first: int = 0  # where the stream began, if there was none
     through_ms: int = 0  # when the last record before the position was appended
     seqno: int = 0  # of a table: the last row before the position
     complete_since: int = 0  # of a table: the last row after which the snapshot has all deletions

@@ -556,6 +556,8 @@ def _compact(states: NewestStates, state: StreamState, command: Compact) -> Deci
     newest = state.snapshots[-1] if state.snapshots else None
     if command.newest != (0 if newest is None else newest.id):
         raise ConflictError("the stream has another snapshot than the one that this one was made from")
+    if newest is None and command.first != state.first:  # otherwise what was trimmed would be there again
+        raise ConflictError("the stream was trimmed after the snapshot was made")
     after = max(state.first, 0 if newest is None else newest.next)
     if not after < command.next <= state.tail:
         raise ConflictError(f"a snapshot up to {command.next} must be after {after} and not after {state.tail}")

@@ -212,9 +212,14 @@ class Names(msgspec.Struct, frozen=True, gc=False):
     def _is_dropped(self, offset: Offset) -> bool:
         """Whether an offset is one in a snapshot of this stream that is not there any more."""
         dropped = self.dropped
-        if dropped is None or not self.stream_id < offset.id + _SNAPSHOT_IDS <= dropped.id:
+        if dropped is None or not self.oldest_id < offset.id + _SNAPSHOT_IDS <= dropped.id:
             return False
         return offset.position + SNAPSHOTS_FIRST < dropped.end
+
+    @property
+    def oldest_id(self) -> int:
+        """The smallest id in the offsets of the stream and its ancestors."""
+        return self.lineage[0].id if self.lineage else self.stream_id
 
     @property
     def newest(self) -> Snapshot | None:
@@ -229,8 +234,7 @@ class Names(msgspec.Struct, frozen=True, gc=False):
     def can_have(self, snapshot_id: int) -> bool:
         """Whether the offsets of a snapshot that a stream stores sort before those of this stream, and no other
         offset can be one of them. The ids of both come from the clock."""
-        oldest = self.lineage[0].id if self.lineage else self.stream_id
-        return 0 < snapshot_id - _SNAPSHOT_IDS < oldest < snapshot_id
+        return 0 < snapshot_id - _SNAPSHOT_IDS < self.oldest_id < snapshot_id
 
     def inherited(self, position: int) -> Names:
         """The lineage, timelines and snapshot of a fork of the stream at a position, with an id of 0.

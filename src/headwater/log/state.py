@@ -91,7 +91,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         start, first = self.start, self.first
         if first <= start:
             return ()
-        if not self.forks:
+        if self.inherited_end <= max(start, self.inherited_from):  # there are no forks, or they inherit nothing
             return ((start, first),)
         ranges = ((start, self.inherited_from), (max(start, self.inherited_end), first))
         return tuple([one for one in ranges if one[0] < one[1]])

@@ -32,6 +32,7 @@ async def compact(engine: Engine, path: str, records: list[bytes], position: int
         snapshot_path=hidden,
         next=position,
         newest=snapshots[-1].id if snapshots else 0,
+        first=stream.first,
     )
     await engine.execute(msgspec.structs.replace(command, **more))
 

@@ -198,6 +198,7 @@ class Compaction:
                     snapshot_path=path,
                     next=front.end,
                     newest=0 if newest is None else newest.id,
+                    first=stream.first,
                     through_ms=front.through_ms,
                     seqno=front.seqno,
                     complete_since=size.complete_since,
