@@ -203,7 +203,7 @@ def test_a_response_at_the_tail_is_revalidated(client: httpx.Client, path: str) 
 
 
 def test_a_response_that_ends_before_the_tail_can_be_cached(client: httpx.Client, path: str) -> None:
-    kinds = ({}, {"stream-ttl": "90"}, {"stream-retain-seconds": "90"})
+    kinds: tuple[dict[str, str], ...] = ({}, {"stream-ttl": "90"}, {"stream-retain-seconds": "90"})
     for more in kinds:
         lasting = "public, max-age=" if more else "public, max-age=31536000, immutable"
         client.put(path, headers={**TEXT, **more})

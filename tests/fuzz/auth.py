@@ -51,8 +51,8 @@ def scopes(data: bytes) -> None:
         covered = scope.covers(action, path)
         if scope.action not in (action, Action.ADMIN):
             assert not covered
-        elif "[" not in text and scope.streams and len(path) < 40 and not path.startswith("\x01"):
-            assert covered == _matches(scope.path, path), (text, path)
+        elif "[" not in text and scope.paths.streams and len(path) < 40 and not path.startswith("\x01"):
+            assert covered == _matches(scope.paths.path, path), (text, path)
 
 
 @lru_cache(maxsize=10_000)

@@ -28,11 +28,13 @@ from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import next_cursor, parse_read
+from headwater.protocol.streams.retention import parse_changes, parse_retention, retention_headers
 from headwater.protocol.streams.sse import EventReader, data_frame
 from headwater.protocol.tables import headers as table_headers
 from headwater.protocol.trace_context import parse_traceparent
 from headwater.server.access import Access, parse_origin, parse_public_url
 from headwater.server.compression import check_request_encoding, choose_encoding
+from headwater.server.default_retention import parse_rule
 from headwater.server.forwarding import FAMILIES, TrustedProxies
 from headwater.server.http import Request
 from headwater.server.observing.access_log import AccessEntry, as_combined_line, as_json_line
@@ -114,6 +116,33 @@ def header_values(data: bytes) -> None:
         if parse is headers.parse_expiry and isinstance(found, tuple) and isinstance(found[1], int):
             shown = headers.format_instant(found[1]) if 0 <= found[1] < 250_000_000_000_000 else None
             assert shown is None or headers.parse_instant("", shown) == found[1]
+
+
+def retentions(data: bytes) -> None:
+    """The headers of a retention, which survive a round trip, and a rule of the operator with the same limits."""
+    choices = Choices(data)
+    fields: dict[str, str] = {}
+    for name in headers.RETENTION:
+        if choices.number(1):
+            fields[name] = choices.line().decode("latin-1")
+    rule = choices.rest().decode("utf-8", "replace")
+    with contextlib.suppress(InvalidHeaderError):
+        changes = parse_changes(fields)
+        assert len(changes) == len(fields)
+        retention = parse_retention(fields)
+        assert (retention is None) == (not fields)
+        if retention is not None:
+            assert parse_retention(dict(retention_headers(retention))) in (retention, None)
+    with contextlib.suppress(ValueError):
+        paths, kept = parse_rule(rule)
+        limits = {**dict(retention_headers(kept))}
+        text = " ".join(f"{_LIMIT_NAMES[name]}={value}" for name, value in limits.items())
+        assert parse_rule(f"{paths.text} {text or 'forever'}") == (paths, kept)
+
+
+_LIMIT_NAMES = {
+    name: name.removeprefix("stream-").removeprefix("retain-").replace("-", "_") for name in headers.RETENTION
+}
 
 
 def conditional(data: bytes) -> None:
@@ -355,6 +384,14 @@ TARGETS = {
             b"0000-01-01T00:00:00Z\n",
             b"/v1/stream/a",
         ),
+    ),
+    "retentions": Target(
+        retentions,
+        (
+            b"\x01604800\n\x0110\n\x01\n\x01true\n\x015\nlogs/** seconds=60 compact=true",
+            b"\x00\x00\x00\x00\x00/v1/table/a/* messages=5 bytes=1 compact=true compact_after=0",
+        ),
+        (b"\x01", b"\n", b"9" * 16, b"0", b" ", b"=", b"seconds=", b"forever", b"**", b"[z-a]", b"false", b"\xb2"),
     ),
     "conditional": Target(
         conditional,

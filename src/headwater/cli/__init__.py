@@ -70,6 +70,8 @@ COMMANDS = {  # with their panels in `headwater --help`
     "list": _STREAMS,
     "close": _STREAMS,
     "fork": _STREAMS,
+    "retain": _STREAMS,
+    "trim": _STREAMS,
     "delete": _STREAMS,
     "subscription": _WORKERS,
     "work": _WORKERS,

@@ -6,6 +6,15 @@ import typer
 
 from headwater.cli.connecting import AsJson, Path, Server, connected
 from headwater.cli.output import print_json, say
+from headwater.cli.retaining import (
+    Compact,
+    CompactAfter,
+    RetainBytes,
+    RetainMessages,
+    RetainSeconds,
+    RetentionOptions,
+    created_retention,
+)
 from headwater.protocol.state.as_events import RecordFormat
 
 
@@ -21,10 +30,17 @@ def command(
     view_of: str | None = typer.Option(None, metavar="TABLE", help="Make it a view of a table: its rows as events."),
     entity_type: str | None = typer.Option(None, "--type", help="Of a view: the entity type of its events."),
     record: RecordFormat = typer.Option(RecordFormat.JSON, help="Of a view: the format of the table's records."),
+    retain_seconds: RetainSeconds = None,
+    retain_bytes: RetainBytes = None,
+    retain_messages: RetainMessages = None,
+    compact: Compact = False,
+    compact_after: CompactAfter = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a stream. If it exists with the same configuration, nothing changes."""
     check_view(view_of, entity_type)
+    options = RetentionOptions(retain_seconds, retain_bytes, retain_messages, compact or None, compact_after)
+    retention = created_retention(options)
     with connected(server, path) as client:
         stream = client.stream(path)
         made = stream.create(
@@ -35,6 +51,7 @@ def command(
             view_of=None if view_of is None else client.table(view_of).url,
             entity_type=entity_type,
             record=record,
+            retention=retention,
         )
     if as_json:
         print_json({"url": stream.url, "created": made})

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.connecting import AsJson, Server, complete_path, connected, is_below
-from headwater.cli.failing import FAILED, WRONG_CALL, fail
+from headwater.cli.below import act_below
+from headwater.cli.connecting import AsJson, Server, complete_path, connected
 from headwater.cli.output import print_json, say
-from headwater.errors import HeadwaterError, NetworkError, StreamGoneError, StreamNotFoundError
 
 if TYPE_CHECKING:
-    from headwater.client import Client
+    from headwater.client import Stream, Table
 
 
 def command(
@@ -39,7 +36,9 @@ def command(
     if (prefix is None) == (not path):
         raise typer.BadParameter("give the path of a stream, or --prefix", param_hint="PATH")
     if prefix is not None:
-        _delete_below(server, prefix.strip("/"), yes=yes, as_json=as_json)
+        question = "Delete {count} streams and tables at and below {prefix} permanently?"
+        below = prefix.strip("/")
+        act_below(server, below, _delete, done="deleted", question=question, yes=yes, as_json=as_json)
         return
     with connected(server, path) as client:
         stream = client.stream(path)
@@ -50,50 +49,5 @@ def command(
         say(f"deleted {stream.url}")
 
 
-class _Deletable(Protocol):
-    def delete(self) -> None: ...
-
-
-def _delete_below(server: Server, prefix: str, *, yes: bool, as_json: bool) -> None:
-    if not prefix:
-        raise typer.BadParameter("the prefix is empty; name a path", param_hint="--prefix")
-    with connected(server) as client:
-        if not yes:
-            _confirm(sum(1 for _ in _below(client, prefix)), prefix)
-        deleted = failed = 0
-        for name, target in _below(client, prefix):
-            try:
-                target.delete()
-                deleted += 1
-            except (StreamNotFoundError, StreamGoneError):
-                continue  # deleted or expired meanwhile
-            except NetworkError:
-                say(f"headwater: deleted {deleted} below {prefix!r} before the server was lost", err=True)
-                raise
-            except HeadwaterError as error:
-                failed += 1
-                say(f"headwater: {name} is not deleted: {error}", err=True)
-    if as_json:
-        print_json({"prefix": prefix, "deleted": deleted, "failed": failed})
-    else:
-        say(f"deleted {deleted} streams and tables below {prefix!r}" + (f"; {failed} failed" if failed else ""))
-    if failed:
-        raise typer.Exit(FAILED)
-
-
-def _below(client: Client, prefix: str) -> Iterator[tuple[str, _Deletable]]:
-    """The streams and tables below a prefix. Pages are read while what they name is deleted: they go on by path."""
-    for stream in client.list(prefix):
-        if is_below(stream.path, prefix):
-            yield f"stream {stream.path}", client.stream(stream.path)
-    for table in client.tables(prefix):
-        if is_below(table.name, prefix):
-            yield f"table {table.name}", client.table(table.name)
-
-
-def _confirm(count: int, prefix: str) -> None:
-    question = f"Delete {count} streams and tables at and below {prefix!r} permanently?"
-    if not sys.stdin.isatty():
-        fail(f"not deleted: {question}", "Give --yes to answer.", code=WRONG_CALL)
-    if not typer.confirm(question, err=True):
-        fail("nothing was deleted")
+def _delete(target: Stream | Table) -> None:
+    target.delete()

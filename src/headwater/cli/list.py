@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from headwater.cli.connecting import AsJson, Server, complete_path, connected
 from headwater.cli.output import print_json, print_list
+from headwater.cli.retaining import retention_text
 
-COLUMNS = ["path", "bytes", "content_type", "closed", "created_at", "expires_at"]
+if TYPE_CHECKING:
+    from headwater.client import StreamInfo
+
+COLUMNS = ["path", "bytes", "content_type", "closed", "created_at", "expires_at", "first_offset", "retention"]
 
 
 def command(
@@ -18,11 +22,18 @@ def command(
     prefix: Annotated[str, typer.Argument(help="Only paths with this prefix.", autocompletion=complete_path)] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List streams and their sizes, ordered by path. With --json, print one object per line."""
+    """List streams, their sizes, where they begin and what is kept, ordered by path.
+
+    With --json, print one object per line.
+    """
     with connected(server) as client:
         streams = client.list(prefix)
         if as_json:
             for info in streams:
                 print_json(info)
         else:
-            print_list([msgspec.structs.asdict(info) for info in streams], COLUMNS)
+            print_list([_row(info) for info in streams], COLUMNS)
+
+
+def _row(info: StreamInfo) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(info), "retention": retention_text(info.retention) or None}

@@ -98,7 +98,7 @@ def print_list(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
     titles = [named.get(name, name) for name in columns]
     folding = dict.fromkeys((titles[0], "content_type", "schema"), limits.CLI_FOLDED_COLUMN_MIN)
     folding |= dict.fromkeys(named.values(), len("2030-01-01"))
-    print_table(said, titles, folding=folding, right=("bytes", "last_seqno"))
+    print_table(said, titles, folding=folding, right=("bytes", "first_seqno", "last_seqno"))
 
 
 def _brief(name: str, value: Any) -> Any:

@@ -9,6 +9,8 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from headwater.cli.output import shown
+from headwater.cli.retaining import retention_text
+from headwater.log.retention import Retention
 
 _WIDTH_MIN = 40
 _NUMBER = 11  # columns of a number
@@ -38,6 +40,8 @@ class Busy(msgspec.Struct, frozen=True):
     bytes_per_s: float
     appends_per_s: float
     readers: int
+    trimmed_bytes: int = 0
+    retention: Retention | None = None
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -170,11 +174,20 @@ def _subscriptions(now: Look, width: int) -> Iterator[str]:
 
 
 def _streams(now: Look, width: int) -> Iterator[str]:
-    yield _row("STREAM", ("APPENDS/S", "BYTES/S", "SIZE", "READERS"), width)
+    is_limited = any(stream.retention is not None or stream.trimmed_bytes for stream in now.streams)
+    more = ("TRIMMED", "KEEPS") if is_limited else ()
+    yield _row("STREAM", ("APPENDS/S", "BYTES/S", "SIZE", "READERS", *more), width)
     for stream in now.streams:
         name = stream.name if stream.kind == "stream" else f"{stream.kind} {stream.name}"
         numbers = (number(stream.appends_per_s), size(stream.bytes_per_s), size(stream.bytes), number(stream.readers))
-        yield _row(name, numbers, width)
+        kept = (size(stream.trimmed_bytes), _kept(stream.retention)) if is_limited else ()
+        yield _row(name, (*numbers, *kept), width)
+
+
+def _kept(retention: Retention | None) -> str:
+    """What is kept, as far as it fits into a column."""
+    text = retention_text(retention).replace(" messages", "") or "all"
+    return text if len(text) <= _NUMBER else f"{text[: _NUMBER - 1]}…"
 
 
 def _row(name: str, numbers: Sequence[str], width: int) -> str:

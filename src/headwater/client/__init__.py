@@ -47,6 +47,7 @@ from headwater.client.sync import (
 from headwater.client.tables import AppendedRows, Change, Put, Remove, TableInfo
 from headwater.client.working import WorkBatch, WorkReport
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Retention
 from headwater.positions import Position
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.tables.content_type import TableType
@@ -90,6 +91,7 @@ __all__ = [
     "RecordTimes",
     "Remove",
     "Report",
+    "Retention",
     "Retry",
     "Row",
     "SignedUrl",

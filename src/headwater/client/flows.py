@@ -12,6 +12,7 @@ import msgspec
 from headwater.client.answers import integer, required
 from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, HttpReply, HttpRequest
+from headwater.client.retaining import creation_headers, known, retention_of
 from headwater.client.session import Session, exchange, with_query
 from headwater.errors import (
     MethodNotAllowedError,
@@ -23,6 +24,7 @@ from headwater.errors import (
 from headwater.log.content import DEFAULT_CONTENT_TYPE
 from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Retention
 from headwater.positions import NOW
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.state.view_headers import format_stream_view
@@ -36,12 +38,13 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     content_type: str
     tail_offset: str
-    first_offset: str | None = None  # where it begins; from the list only
+    first_offset: str | None = None  # where it begins
     bytes: int | None = None  # from the list only
     closed: bool = False
     created_at: str | None = None  # from the list only
     ttl_seconds: int | None = None
     expires_at: str | None = None
+    retention: Retention | None = None  # what is kept of it; None: everything
 
 
 class AppendResult(msgspec.Struct, frozen=True):
@@ -123,9 +126,10 @@ def create(
     closed: bool = False,
     messages: Iterable[Any] = (),
     extra_headers: dict[str, str] | None = None,
+    retention: Retention | None = None,
 ) -> Flow[bool]:
     """Create a stream. False if it exists with the same configuration. `extra_headers` make it a fork or a view."""
-    request_headers = dict(extra_headers or {})
+    request_headers = {**(extra_headers or {}), **creation_headers(retention)}
     if content_type is not None:
         request_headers["content-type"] = content_type
     if ttl_s is not None:
@@ -153,13 +157,16 @@ def fork(
     sub_offset: int = 0,
     ttl_s: int | None = None,
     expires_at: datetime | str | None = None,
+    retention: Retention | None = None,
 ) -> Flow[bool]:
     fork_headers = {headers.FORKED_FROM: urlsplit(source).path}
     if offset is not None:
         fork_headers[headers.FORK_OFFSET] = offset
     if sub_offset:
         fork_headers[headers.FORK_SUB_OFFSET] = str(sub_offset)
-    return create(session, url, None, ttl_s=ttl_s, expires_at=expires_at, extra_headers=fork_headers)
+    return create(
+        session, url, None, ttl_s=ttl_s, expires_at=expires_at, extra_headers=fork_headers, retention=retention
+    )
 
 
 def view_headers(source: str | None, entity_type: str | None, record: RecordFormat) -> dict[str, str]:
@@ -200,9 +207,11 @@ def head(session: Session, url: str) -> Flow[StreamInfo]:
         path=path_of(session, url) or unquote(urlsplit(url).path),
         content_type=reply.headers.get("content-type", DEFAULT_CONTENT_TYPE),
         tail_offset=required(request, reply, headers.NEXT_OFFSET),
+        first_offset=reply.headers.get(headers.FIRST_OFFSET),
         closed=headers.parse_closed(reply.headers),
         ttl_seconds=integer(reply, headers.TTL),
         expires_at=reply.headers.get(headers.EXPIRES_AT),
+        retention=retention_of(request, reply),
     )
 
 
@@ -318,7 +327,7 @@ def splits(
     part_bytes: int | None,
     limit: int | None,
 ) -> Flow[Splits]:
-    path = _own_path(session, url)
+    path = own_path(session, url)
     numbers = {"parts": parts, "bytes": part_bytes, "limit": limit}
     query = {name: str(number) for name, number in numbers.items() if number is not None}
     splits_url = with_query(f"{session.root}{RESERVED}/splits", path=path, offset=offset, until=until, **query)
@@ -350,13 +359,21 @@ def sign(session: Session, url: str, *, append: bool, expires_s: int) -> Flow[Si
         raise ProtocolError(f"this server does not sign URLs: {error}") from None
 
 
+def trim(session: Session, url: str, before: str | datetime) -> Flow[str]:
+    """Trim a stream, and return where it begins."""
+    query = {"path": own_path(session, url), "before": instant(before, "before")}
+    request = HttpRequest("POST", with_query(f"{session.root}{RESERVED}/trim", **query))
+    reply = yield from known(session, request)
+    return required(request, reply, headers.FIRST_OFFSET)
+
+
 def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:
     page = yield from _record_page(session, url, RecordPage, at=_not_before(time), limit="1")
     return page.offset
 
 
 def _record_page(session: Session, url: str, kind: type[Page], **query: str | None) -> Flow[Page]:
-    page_url = with_query(f"{session.root}{RESERVED}/records", path=_own_path(session, url), **query)
+    page_url = with_query(f"{session.root}{RESERVED}/records", path=own_path(session, url), **query)
     try:
         reply = yield from exchange(session, HttpRequest("GET", page_url))
         return msgspec.json.decode(reply.body, type=kind)
@@ -380,15 +397,15 @@ def _not_before(time: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def instant(moment: datetime | str) -> str:
+def instant(moment: datetime | str, name: str = "expires_at") -> str:
     if isinstance(moment, str):
         return moment
     if moment.tzinfo is None:
-        raise ValueError("expires_at needs a time zone")
+        raise ValueError(f"{name} needs a time zone")
     return headers.format_instant(int(moment.astimezone(UTC).timestamp() * 1000))
 
 
-def _own_path(session: Session, url: str) -> str:
+def own_path(session: Session, url: str) -> str:
     path = path_of(session, url)
     if path is None:
         raise ValueError(f"not a stream of this client's server: {url}")

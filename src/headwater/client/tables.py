@@ -14,10 +14,12 @@ from headwater import limits
 from headwater.client import flows
 from headwater.client.answers import integer, required
 from headwater.client.effects import CloseReply, Flow, HttpReply, HttpRequest
+from headwater.client.retaining import creation_headers, known, retention_of
 from headwater.client.session import Session, exchange, opened, with_query
 from headwater.errors import HeadwaterError, ProtocolError, StreamNotFoundError
 from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Retention
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.state.view_headers import format_table_view
 from headwater.protocol.streams import headers
@@ -25,13 +27,15 @@ from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
 from headwater.protocol.tables.headers import (
     AFTER_SEQNO,
+    FIRST_SEQNO,
     LAST_SEQNO,
     MIRROR,
+    parse_first_seqno,
     parse_gapless,
     parse_last_seqno,
     parse_mirror,
 )
-from headwater.protocol.tables.paths import RESERVED
+from headwater.protocol.tables.paths import RESERVED, TRIM
 from headwater.protocol.tables.rows import ADD, DELETE, Action, Row, escaped, format_row
 
 _NO_HEAD = (405, 501)  # Method Not Allowed, Not Implemented
@@ -56,11 +60,12 @@ Change: TypeAlias = Put | Remove | tuple[Action, str, str]
 
 
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a table. `last_seqno` is None if the server does not send it."""
+    """The metadata of a table. `first_seqno` and `last_seqno` are None if the server does not send them."""
 
     name: str
     schema: str
     version: int
+    first_seqno: int | None = None  # rows with smaller SeqNos were trimmed
     last_seqno: int | None = None
     bytes: int | None = None  # of all rows; from the list only
     gapless: bool = False  # from info only
@@ -69,6 +74,7 @@ class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str | None = None  # from the list only
     ttl_seconds: int | None = None
     expires_at: str | None = None
+    retention: Retention | None = None  # what is kept of it; None: everything
 
 
 class AppendedRows(msgspec.Struct, frozen=True):
@@ -97,9 +103,10 @@ def create(
     mirror: bool = False,
     attempts_max: int | None = None,
     view: dict[str, str] | None = None,
+    retention: Retention | None = None,
 ) -> Flow[bool]:
     """Create a table. False if it exists with the same configuration."""
-    request_headers = {"content-type": format_table_type(table), **(view or {})}
+    request_headers = {"content-type": format_table_type(table), **(view or {}), **creation_headers(retention)}
     if ttl_s is not None:
         request_headers[headers.TTL] = str(ttl_s)
     if expires_at is not None:
@@ -128,12 +135,14 @@ def info(session: Session, url: str) -> Flow[tuple[TableInfo, TableType]]:
         name=name_of(session, url),
         schema=table.schema,
         version=table.version,
+        first_seqno=parse_first_seqno(reply.headers),
         last_seqno=parse_last_seqno(reply.headers),
         gapless=parse_gapless(reply.headers),
         mirror=parse_mirror(reply.headers),
         closed=headers.parse_closed(reply.headers),
         ttl_seconds=integer(reply, headers.TTL),
         expires_at=reply.headers.get(headers.EXPIRES_AT),
+        retention=retention_of(request, reply),
     )
     return table_info, table
 
@@ -265,6 +274,15 @@ def _batches(changes: Iterable[Change], batch_bytes: int) -> Iterator[list[tuple
 
 def delete(session: Session, url: str, *, if_tail: int | None = None) -> Flow[None]:
     return flows.delete(session, url, if_tail=if_tail, guarded=True)
+
+
+def trim(session: Session, url: str, before: int | str | datetime) -> Flow[int]:
+    """Trim a table, and return its first SeqNo."""
+    text = str(before) if isinstance(before, int) else flows.instant(before, "before")
+    request = _request("POST", with_query(f"{url}/{TRIM}", before=text))
+    reply = yield from known(session, request)
+    required(request, reply, FIRST_SEQNO)
+    return parse_first_seqno(reply.headers) or 1
 
 
 def table_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[TablePage]:

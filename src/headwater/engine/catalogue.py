@@ -146,6 +146,7 @@ class Catalogue:
         self.timeline = 0  # the current timeline of the store
         self.count = 0  # all streams, loaded or not, including those that are not durable yet
         self.producers = 0  # of the loaded streams, also expired ones
+        self.retained = 0  # how many of the loaded streams have a retention
         self.removals = 0  # number of streams and documents that left the catalogue
 
     def __len__(self) -> int:
@@ -200,14 +201,16 @@ class Catalogue:
         stream = loaded_stream(state, durable=False)
         self._paths[stream.path] = self._ids[stream.id] = stream
         self.count += 1
+        self.retained += state.retention is not None
         return stream
 
     def _change(self, event: StreamEvent) -> LoadedStream:
         stream = self._ids[event.id]
         state = stream.state
-        before = _producers_of(state)
+        before, was_retained = _producers_of(state), state.retention is not None
         after = evolve(state, event)
         self.producers += _producers_of(state) - before
+        self.retained += (state.retention is not None) - was_retained
         if after is None:
             self._forget(stream)
             self._deleting[stream.id] = stream
@@ -217,6 +220,7 @@ class Catalogue:
     def _forget(self, stream: LoadedStream) -> None:
         del self._ids[stream.id]
         self.producers -= _producers_of(stream.state)
+        self.retained -= stream.state.retention is not None
         self.renewals.pop(stream, None)
         if self._paths.get(stream.path) is stream:
             del self._paths[stream.path]
@@ -266,6 +270,7 @@ class Catalogue:
             stream = loaded_stream(state, durable=True)
             self._ids[stream.id] = self._paths[stream.path] = self._visible[stream.path] = stream
             self.producers += _producers_of(state)
+            self.retained += state.retention is not None
         return True
 
     def loaded_document(self, key: str) -> LoadedDocument | None:
@@ -322,6 +327,7 @@ class Catalogue:
         stream.state = state
         self._ids[stream.id] = self._paths[stream.path] = stream
         self.producers += _producers_of(state)
+        self.retained += state.retention is not None
 
 
 def _producers_of(state: StreamState) -> int:

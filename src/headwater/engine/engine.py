@@ -50,6 +50,7 @@ from headwater.log.commands import Command, Reply
 from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset
 from headwater.log.quotas import Prefixes, Usage
+from headwater.log.retention import Retention
 from headwater.log.state import Document
 from headwater.store.contract import Store
 
@@ -60,6 +61,11 @@ def _ignore(_: BaseException) -> None:
 
 def _open() -> None:
     """The default fence: all writes may pass."""
+
+
+def _keep_all(_: str) -> Retention | None:
+    """By default, nothing is trimmed."""
+    return None
 
 
 class Engine:
@@ -74,8 +80,10 @@ class Engine:
         fatal: Callable[[BaseException], None] = _ignore,
         fence: Callable[[], HeadwaterError | None] | None = None,
         usage: Usage | None = None,
+        default_retention: Callable[[str], Retention | None] = _keep_all,
     ) -> None:
-        """`usage` has the quotas of prefixes and tokens."""
+        """`usage` has the quotas of prefixes and tokens. `default_retention` is that of a new stream at a path which is
+        created without one."""
         self._usage = usage = Usage(Prefixes(())) if usage is None else usage
         self.limits = limits = limits or Limits()
         self._clock = clock or SteadyClock(store.latest)
@@ -85,7 +93,17 @@ class Engine:
         loader = Loader(store, catalogue)
         opened, make_room = fence or _open, self._make_room
         self._writer = Writer(
-            store, catalogue, loader, limits, self.now_ms, fatal, self._fetch_record, opened, make_room, usage
+            store,
+            catalogue,
+            loader,
+            limits,
+            self.now_ms,
+            fatal,
+            self._fetch_record,
+            opened,
+            make_room,
+            usage,
+            default_retention,
         )
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
@@ -241,7 +259,9 @@ class Engine:
         return EngineReport(
             streams=self._catalogue.count,
             streams_loaded=len(self._catalogue),
+            streams_retained=self._catalogue.retained,
             documents_loaded=self._catalogue.documents_loaded,
+            trims=self._retainer.trims.copy(),
             commit_sizes=commits.sizes.copy(),
             commit_seconds=commits.seconds.copy(),
             commit_failures=commits.failures,

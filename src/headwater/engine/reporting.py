@@ -15,6 +15,9 @@ import msgspec
 
 from headwater import limits
 from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.retaining import Trims
+from headwater.log.offsets import Offset
+from headwater.log.retention import Retention
 from headwater.measures import Histogram
 from headwater.store.contract import StoreReport
 
@@ -22,7 +25,9 @@ from headwater.store.contract import StoreReport
 class EngineReport(msgspec.Struct, frozen=True):
     streams: int
     streams_loaded: int
+    streams_retained: int  # of the loaded ones, those with a retention
     documents_loaded: int
+    trims: Trims
     commit_sizes: Histogram  # records per batch
     commit_seconds: Histogram
     commit_failures: int
@@ -42,6 +47,9 @@ class BusyStream(msgspec.Struct, frozen=True):
     readers: int
     bytes_per_s: float
     appends_per_s: float
+    first: Offset  # where it begins
+    first_seqno: int  # the same of a table
+    retention: Retention | None
 
 
 class Busiest(msgspec.Struct, frozen=True):
@@ -97,7 +105,8 @@ class Sampler:
             size = stream.size
             rank = (float(size), rates[0]) if by_size else (rates[0], float(size))
             if len(best) < limit or rank > best[0][0]:
-                busy = BusyStream(stream.path, size, _readers(stream), *rates)
+                first = stream.state.offset(stream.first), stream.trimmed_seqno + 1
+                busy = BusyStream(stream.path, size, _readers(stream), *rates, *first, stream.retention)
                 (heapq.heappush if len(best) < limit else heapq.heapreplace)(best, (rank, stream.id, busy))
         return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import Awaitable, Callable
+
+import msgspec
 
 from headwater.engine.catalogue import LoadedStream
 from headwater.engine.messages import FindRow
@@ -24,6 +27,22 @@ from headwater.log.offsets import SNAPSHOTS_FIRST, Offset
 from headwater.log.retention import Counted, Retention
 from headwater.log.row_framing import last_seqno_of
 from headwater.store.pieces import Piece
+
+
+class TrimCause(enum.StrEnum):
+    RETENTION = "retention"
+    REQUEST = "request"
+    COMPACTION = "compaction"  # a snapshot has replaced what is trimmed
+
+
+class Trims(msgspec.Struct):
+    """The trims since the start."""
+
+    counts: dict[TrimCause, int] = msgspec.field(default_factory=lambda: dict.fromkeys(TrimCause, 0))
+    bytes: int = 0
+
+    def copy(self) -> Trims:
+        return Trims(dict(self.counts), self.bytes)
 
 
 class Retainer:
@@ -42,6 +61,7 @@ class Retainer:
         self._rows = rows
         self._now_ms = now_ms
         self._execute = execute
+        self.trims = Trims()
 
     # By retention
 
@@ -52,9 +72,9 @@ class Retainer:
             kept = stream.first if stream.retention is None else await self._kept_from(stream, stream.retention)
             replaced = stream.state.replaced_until(self._now_ms())
             if kept < replaced:
-                await self._trim(stream, replaced, keeps_snapshot=True)
+                await self._trim(stream, replaced, TrimCause.COMPACTION, keeps_snapshot=True)
             elif stream.retention is not None:
-                await self._trim(stream, kept, keeps_snapshot=kept == stream.first)
+                await self._trim(stream, kept, TrimCause.RETENTION, keeps_snapshot=kept == stream.first)
         except (StreamNotFoundError, StreamGoneError, OffsetTrimmedError):
             """It was deleted, or trimmed by hand."""
 
@@ -98,7 +118,7 @@ class Retainer:
             except OffsetTrimmedError:
                 position = SNAPSHOTS_FIRST
             with contextlib.suppress(OffsetTrimmedError):  # by another trim, meanwhile
-                return await self._trim(stream, position)
+                return await self._trim(stream, position, TrimCause.REQUEST)
 
     async def _position(self, stream: LoadedStream, before: Offset | None, at_ms: int | None, seqno: int | None) -> int:
         if seqno is not None:
@@ -126,7 +146,9 @@ class Retainer:
             raise StreamNotFoundError("the table was deleted")
         return row.start.record
 
-    async def _trim(self, stream: LoadedStream, position: int, *, keeps_snapshot: bool = False) -> Reply:
+    async def _trim(
+        self, stream: LoadedStream, position: int, cause: TrimCause, *, keeps_snapshot: bool = False
+    ) -> Reply:
         """Trim a stream before a position. A snapshot is before everything that can be trimmed."""
         if position > stream.tail:
             raise InvalidOffsetError(f"position {position} is not in this stream, which ends at {stream.tail}")
@@ -138,9 +160,14 @@ class Retainer:
             first_ms = (await self._reader.record_at(stream, position)).at_ms
         if stream.state.kind >= ROWS:
             seqno = await self._seqno_before(stream, position)
-        return await self._execute(
+        first = stream.first
+        reply = await self._execute(
             Trim(stream.path, self._now_ms(), stream.id, position, first_ms, last, seqno, keeps_snapshot)
         )
+        if position > first:
+            self.trims.counts[cause] += 1
+            self.trims.bytes += position - first
+        return reply
 
     async def _seqno_before(self, stream: LoadedStream, position: int) -> int:
         """The SeqNo of the last row before a record."""

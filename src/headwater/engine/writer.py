@@ -58,6 +58,7 @@ from headwater.log.events import (
     Trimmed,
 )
 from headwater.log.quotas import Quotas, Usage, counted_streams
+from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, dropped_by, evolve, evolve_document, extend
 from headwater.store.contract import NoMemoryError, RefusedError, Store
 from headwater.tasks import Tasks
@@ -80,7 +81,8 @@ class Writer:
         fetch_record: FetchRecord,
         fence: Callable[[], HeadwaterError | None],
         make_room: Callable[[], Awaitable[bool]],
-        usage: Usage | None = None,
+        usage: Usage | None,
+        default_retention: Callable[[str], Retention | None],
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -88,6 +90,7 @@ class Writer:
         self._now_ms = now_ms
         self._fatal = fatal
         self._fence = fence  # returns an error while the server may not take writes
+        self._default_retention = default_retention
         self._make_room = make_room  # deletes some expired streams; returns whether there were any
         self._limits = limits
         self.usage = usage or None  # None: nothing is counted
@@ -212,7 +215,8 @@ class Writer:
                 self.renew_if_watched(stream, self._now_ms())
         size_bytes = len(command.body) if isinstance(command, WITH_BODY) else 0
         if type(command) is Create:
-            command = msgspec.structs.replace(command, stream_id=self._next_id)
+            default = None if command.retention is not None else self._default_retention(command.path)
+            command = msgspec.structs.replace(command, stream_id=self._next_id, default_retention=default)
             self._next_id += 1
         try:
             self.committer.check_room(size_bytes)

@@ -33,6 +33,7 @@ from headwater.errors import (
 from headwater.limits import Limits
 from headwater.server.access import Access, parse_public_url
 from headwater.server.asgi_requests import DisconnectedError, Message, Receive, RequestReader, Scope, Send, peer_of
+from headwater.server.default_retention import parse_rules
 from headwater.server.dispatch import Dispatcher
 from headwater.server.following import parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
@@ -78,6 +79,7 @@ class App:
         allow_follow: Iterable[str] = (),
         development: bool = False,
         quotas: Iterable[str] = (),
+        retain: Iterable[str] = (),
     ) -> None:
         self._limits = fit_memory(limits or Limits())
         self._reader = RequestReader(self._limits)
@@ -86,6 +88,7 @@ class App:
             limits=self._limits,
             policy=parse_policy(follow or {}, allow_follow, development=development),
             prefixes=parse_quotas(quotas),
+            retention=parse_rules(retain),
             auth=None if auth is None else Path(auth),
             public_url=None if public_url is None else parse_public_url(public_url),
             development=development,

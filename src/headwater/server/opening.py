@@ -29,6 +29,7 @@ from headwater.outbound import open_outbound
 from headwater.server.auth.grants import GrantedCallers
 from headwater.server.auth.opening import OpenAuthority, open_authority
 from headwater.server.compacting.compactor import Compactor
+from headwater.server.default_retention import DefaultRetention
 from headwater.server.fencing import Fence
 from headwater.server.following import Followers, FollowPolicy, open_followers
 from headwater.server.live_places import LivePlaces
@@ -57,6 +58,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     policy: FollowPolicy  # which remote tables are followed
     prefixes: Prefixes  # with quotas
+    retention: DefaultRetention = msgspec.field(default_factory=DefaultRetention)
     auth: Path | None = None  # a file with tokens
     public_url: str | None = None
     development: bool = False
@@ -161,7 +163,14 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
     limits, fence = options.limits, options.fence
     authority = None if auth is None else auth.authority
     usage = Usage(options.prefixes, None if authority is None else authority.quotas)
-    engine = Engine(store, limits, fatal=options.fatal, fence=None if fence is None else fence.refusal, usage=usage)
+    engine = Engine(
+        store,
+        limits,
+        fatal=options.fatal,
+        fence=None if fence is None else fence.refusal,
+        usage=usage,
+        default_retention=options.retention.of,
+    )
     outbound = open_outbound(development=options.development, limits=limits)
     notifier = Notifier(engine, limits, outbound, public_url=options.public_url)
     followers = open_followers(engine, options.policy, limits, options.public_url, authority)

@@ -202,6 +202,7 @@ async def serve_store(
         limits=limits,
         policy=settings.policy(),
         prefixes=settings.prefixes(),
+        retention=settings.default_retention(),
         auth=settings.auth,
         public_url=public_url,
         development=settings.is_development,

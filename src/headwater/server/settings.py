@@ -23,6 +23,7 @@ from headwater.limits import Limits, check_together, set_limits
 from headwater.log.quotas import Prefixes
 from headwater.options import Option, about, check_known, options_of, read_toml
 from headwater.server.access import Access, access_at, is_loopback, parse_host, parse_public_url
+from headwater.server.default_retention import DefaultRetention, parse_rules
 from headwater.server.following import FollowPolicy, parse_policy
 from headwater.server.forwarding import Family, TrustedProxies
 from headwater.server.memory import fit_memory
@@ -105,6 +106,14 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PREFIX LIMITS",
         ),
     ] = ()
+    retain: Annotated[
+        tuple[str, ...],
+        about(
+            "What is kept of streams and tables that are created without a retention, by a glob over their paths, as "
+            "'logs/** seconds=604800 bytes=10000000000'. The first that covers a path applies.",
+            metavar="GLOB LIMITS",
+        ),
+    ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         about("Lowest level that is logged: debug, info, warning or error.", metavar="LEVEL"),
@@ -162,6 +171,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
     def prefixes(self) -> Prefixes:
         return parse_quotas(self.quota)
+
+    def default_retention(self) -> DefaultRetention:
+        return parse_rules(self.retain)
 
     def told_url(self) -> str | None:
         return None if self.public_url is None else parse_public_url(self.public_url)
@@ -239,6 +251,7 @@ _CHECKS: dict[str, Callable[[Settings], object]] = {
     "allow_follow": Settings.policy,
     "auth": Settings.check_auth,
     "quota": Settings.prefixes,
+    "retain": Settings.default_retention,
     "otel_endpoint": lambda settings: check_endpoint(settings.otel_endpoint),
 }
 

@@ -9,9 +9,10 @@ import pytest
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read, ReadMore
+from headwater.engine.retaining import TrimCause
 from headwater.errors import InvalidOffsetError, OffsetTrimmedError
 from headwater.limits import Limits
-from headwater.log.commands import Append, Create, ForkRequest, Reply
+from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.quotas import Prefixes, PrefixQuota, Usage
@@ -218,3 +219,22 @@ def test_a_create_compares_the_retention_only_if_there_is_one() -> None:
             await engine.execute(create(engine, "a", retention=Retention(bytes=6)))
 
     with_engine(body)
+
+
+def test_what_was_trimmed_is_counted() -> None:
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 10, Retention(bytes=1_000))
+        assert engine.report().streams_retained == 1
+        for _ in range(2):
+            await engine.trim("a", before=offsets[2])
+        await engine.retain("a", (("bytes", 4),))
+        await engine.retain("a", (("bytes", 2),))
+        trims = engine.report().trims
+        assert (trims.counts, trims.bytes) == ({TrimCause.REQUEST: 1, TrimCause.RETENTION: 2}, 18)
+        await engine.retain("a", (("bytes", None),))
+        assert engine.report().streams_retained == 0
+        await engine.retain("a", (("bytes", 5),))
+        await engine.execute(Delete("a", engine.now_ms()))
+        assert engine.report().streams_retained == 0
+
+    with_engine(body, run=asyncio.run)

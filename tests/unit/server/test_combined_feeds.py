@@ -578,19 +578,19 @@ def test_a_reader_whose_position_is_trimmed_is_told_and_the_others_go_on() -> No
     async def test(world: World) -> None:
         await world.create("a", "b")
         sink = Sink(room_bytes=1)
-        feed = await world.open(sink, "a", "b")
-        assert feed is not None
+        opened = await world.open(sink, "a", "b")
+        assert opened is not None
         for n in range(20):
             await world.append("a", n)
         await world.engine.trim("a")
         first = format_offset((await world.engine.info("a")).first_offset)
-        await until(lambda: sink.controls("a")[-1:] == [{"error"}], lambda: sink.drain(feed))
+        await until(lambda: sink.controls("a")[-1:] == [{"error"}], lambda: sink.drain(opened))
         error = sink.events[-1][1]["error"]
         assert (error["type"], error["first_offset"]) == ("urn:headwater:offset-trimmed", first)
         assert sink.messages("a") == list(range(len(sink.messages("a"))))  # it is not moved
         await world.append("b", 1)
-        await until(lambda: sink.messages("b") == [1], lambda: sink.drain(feed))
-        feed.cancel()
+        await until(lambda: sink.messages("b") == [1], lambda: sink.drain(opened))
+        opened.cancel()
         again = Sink()
         feed = await world.open(again, "a", "b", last=sink.last_id)
         assert feed is not None

@@ -227,7 +227,7 @@ def test_a_long_poll_whose_position_is_trimmed_while_it_waits_is_refused() -> No
         await engine.start()
         await engine.execute(Create(path="a", now_ms=engine.now_ms(), content_type="text/plain", body=b"one"))
         tail = (await engine.info("a")).offset(3)
-        waiting = asyncio.create_task(engine.read(Read("a", tail, bytes_max=10, wait_s=60)))
+        waiting = asyncio.ensure_future(engine.read(Read("a", tail, bytes_max=10, wait_s=60)))
         await asyncio.sleep(0.01)
         await asyncio.gather(
             engine.execute(Append("a", engine.now_ms(), b"two", "text/plain")), engine.trim("a", at_ms=10**15)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headwater.cli.connecting import with_server
-from headwater.cli.table import append, create, delete, export, notify, read, tail
+from headwater.cli.table import append, create, delete, export, notify, read, retain, tail, trim
 from headwater.cli.table import import_ as importing
 from headwater.cli.table import list as listing
 
@@ -19,6 +19,8 @@ for name, module in (
     ("tail", tail),
     ("list", listing),
     ("notify", notify),
+    ("retain", retain),
+    ("trim", trim),
     ("delete", delete),
 ):
     app.command(name)(with_server(module.command))

@@ -9,8 +9,20 @@ import typer
 
 from headwater.cli.connecting import AsJson, Server, complete_name, connected
 from headwater.cli.output import print_json, print_list
+from headwater.cli.retaining import retention_text
 
-COLUMNS = ["name", "last_seqno", "bytes", "schema", "version", "closed", "created_at", "expires_at"]
+COLUMNS = [
+    "name",
+    "first_seqno",
+    "last_seqno",
+    "bytes",
+    "schema",
+    "version",
+    "closed",
+    "created_at",
+    "expires_at",
+    "retention",
+]
 
 
 def command(
@@ -28,4 +40,4 @@ def command(
         for info in tables:
             print_json(info)
     else:
-        print_list(tables, COLUMNS)
+        print_list([{**info, "retention": retention_text(info["retention"]) or None} for info in tables], COLUMNS)

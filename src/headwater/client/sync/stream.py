@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from msgspec import UNSET
+
 from headwater import limits
-from headwater.client import flows
+from headwater.client import flows, retaining
 from headwater.client.codecs import JSON
 from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.outbox import (
@@ -17,10 +19,12 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
+from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.sync.producer import Producer
 from headwater.client.sync.reader import Reader
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Retention
 from headwater.positions import BEGINNING, Position
 from headwater.protocol.state.as_events import RecordFormat
 
@@ -72,8 +76,11 @@ class Stream:
         view_of: str | None = None,
         entity_type: str | None = None,
         record: RecordFormat = RecordFormat.JSON,
+        retention: Retention | None = None,
     ) -> bool:
         """Create the stream, with initial messages if given. The default content type is JSON.
+
+        `retention` says what is kept of it, `Retention()` everything. Without it, the defaults of the server apply.
 
         With `view_of`, the URL of a table on the same server, the stream is a view: the server keeps it current with
         the table's rows, as state events of the given entity type. `record` says how a record becomes a value.
@@ -92,6 +99,7 @@ class Stream:
                 closed=closed,
                 messages=messages,
                 extra_headers=flows.view_headers(view_of, entity_type, record),
+                retention=retention,
             )
         )
         self.content_type = content_type_used
@@ -102,6 +110,31 @@ class Stream:
         info = self._client._run(flows.head(self._session, self.url))
         self.content_type = info.content_type
         return info
+
+    def retain(
+        self,
+        *,
+        seconds: NumberChange = UNSET,
+        bytes: NumberChange = UNSET,  # noqa: A002
+        messages: NumberChange = UNSET,
+        compact: FlagChange = UNSET,
+        compact_after_s: NumberChange = UNSET,
+    ) -> Retention | None:
+        """Change what is kept of the stream. What is not named stays as it is, and None removes a limit.
+
+        What is no longer to be kept is removed at once. Returns what is kept from now on; None is everything. This is
+        an extension of Headwater; with another server it raises ProtocolError.
+        """
+        change = RetentionChange(seconds, bytes, messages, compact, compact_after_s)
+        return self._client._run(retaining.retain(self._session, self.url, change))
+
+    def trim(self, before: str | datetime) -> str:
+        """Remove what comes before an offset or a time, or everything that is there ("now").
+
+        Returns the offset at which the stream begins then. It can be repeated. This is an extension of Headwater; with
+        another server it raises ProtocolError.
+        """
+        return self._client._run(flows.trim(self._session, self.url, before))
 
     def splits(
         self,
@@ -235,8 +268,12 @@ class Stream:
         sub_offset: int = 0,
         ttl_s: int | None = None,
         expires_at: datetime | str | None = None,
+        retention: Retention | None = None,
     ) -> Stream:
-        """Create a stream that starts with this one's messages up to an offset, or up to the current tail."""
+        """Create a stream that starts with this one's messages up to an offset, or up to the current tail.
+
+        It does not inherit the retention of this one.
+        """
         forked = self._client.stream(path, content_type=self.content_type)
         self._client._run(
             flows.fork(
@@ -247,6 +284,7 @@ class Stream:
                 sub_offset=sub_offset,
                 ttl_s=ttl_s,
                 expires_at=expires_at,
+                retention=retention,
             )
         )
         return forked

@@ -7,16 +7,20 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from headwater import limits
-from headwater.client import flows, mirroring, table_reading, tables
+from headwater.client import flows, mirroring, retaining, table_reading, tables
 from headwater.client import nurls as notifying
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
+from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.sync.table_reader import TableReader
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
 from headwater.log.producers import ProducerTuple
+from headwater.log.retention import Retention
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.following import TableFollowing
@@ -63,12 +67,15 @@ class Table:
         mirror: bool = False,
         view_of: str | None = None,
         entity_type: str | None = None,
+        retention: Retention | None = None,
     ) -> bool:
         """Create the table. With Escape.BACKSLASH its keys and records may contain tabs and line ends.
 
         A `mirror` stores rows with the SeqNos that another server gave them: write it with `append_rows` or `mirror`.
         With `view_of`, the URL of a stream on the same server, the table is a view: the server keeps it current with
         the stream's state events of one entity type. The default schema is `json` for a view and `text` otherwise.
+        `retention` says what is kept of the table, `Retention()` everything. Without it, the defaults of the server
+        apply.
 
         Returns False if the table exists with the same configuration. Raises ConfigurationError if it exists with
         another one.
@@ -76,7 +83,16 @@ class Table:
         view = tables.view_headers(view_of, entity_type)
         table = TableType(schema or ("json" if view else "text"), version, escape)
         made = self._client._run(
-            tables.create(self._session, self.url, table, ttl_s=ttl_s, expires_at=expires_at, mirror=mirror, view=view)
+            tables.create(
+                self._session,
+                self.url,
+                table,
+                ttl_s=ttl_s,
+                expires_at=expires_at,
+                mirror=mirror,
+                view=view,
+                retention=retention,
+            )
         )
         self.table_type = table
         return made
@@ -85,6 +101,31 @@ class Table:
         """Return the metadata of the table."""
         info, self.table_type = self._client._run(tables.info(self._session, self.url))
         return info
+
+    def retain(
+        self,
+        *,
+        seconds: NumberChange = UNSET,
+        bytes: NumberChange = UNSET,  # noqa: A002
+        messages: NumberChange = UNSET,
+        compact: FlagChange = UNSET,
+        compact_after_s: NumberChange = UNSET,
+    ) -> Retention | None:
+        """Change what is kept of the table. What is not named stays as it is, and None removes a limit.
+
+        `messages` is a number of rows. What is no longer to be kept is removed at once. Returns what is kept from now
+        on; None is everything. This is an extension of Headwater; with another server it raises ProtocolError.
+        """
+        change = RetentionChange(seconds, bytes, messages, compact, compact_after_s)
+        return self._client._run(retaining.retain(self._session, self.url, change, guarded=True))
+
+    def trim(self, before: int | str | datetime) -> int:
+        """Remove the rows before a SeqNo or a time, or all rows that are there ("now").
+
+        Returns the SeqNo of the first row that is there then. It can be repeated. This is an extension of Headwater;
+        with another server it raises ProtocolError.
+        """
+        return self._client._run(tables.trim(self._session, self.url, before))
 
     def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> flows.SignedUrl:
         """Return a URL with which anyone can read this table until it expires, or with `append` append to it.

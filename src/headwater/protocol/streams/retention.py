@@ -56,6 +56,7 @@ _FIELDS = {
         "Stream-Compact-After", "compact_after_s", _number(0, COMPACT_AFTER_S_MAX, "seconds")
     ),
 }
+_BY_FIELD = {to.field: to for to in _FIELDS.values()}
 TITLES = ", ".join(field.title for field in _FIELDS.values())
 
 
@@ -64,6 +65,16 @@ def parse_changes(fields: Mapping[str, str]) -> Changes:
     return tuple(
         [(to.field, to.parse(to.title, fields[name].strip())) for name, to in _FIELDS.items() if name in fields]
     )
+
+
+def header_of(field: str) -> str:
+    """The header of a field of a `Retention`."""
+    return next(name for name, to in _FIELDS.items() if to.field == field)
+
+
+def parse_limit(field: str, title: str, value: str) -> int | bool | None:
+    """The value of a field of a `Retention`, under another name than that of its header."""
+    return _BY_FIELD[field].parse(title, value)
 
 
 def parse_retention(fields: Mapping[str, str]) -> Retention | None:

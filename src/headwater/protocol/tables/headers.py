@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headwater.errors import InvalidHeaderError, ProtocolError
+from headwater.errors import HeadwaterError, InvalidHeaderError, ProtocolError
 from headwater.protocol.tables.rows import is_seqno
 
 LAST_SEQNO = "stp-last-seqno"  # the SeqNo of the table's last row; 0 if it has none
@@ -29,13 +29,12 @@ RESPONSE_HEADERS = (LAST_SEQNO, FIRST_SEQNO, GAPLESS, NOTIFY, MIRROR)
 
 def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
     """The last SeqNo in the headers of a response; None if the server omits it."""
-    value = headers.get(LAST_SEQNO)
-    if value is None:
-        return None
-    value = value.strip()
-    if not is_seqno(value):
-        raise ProtocolError(f"STP-Last-SeqNo must be a SeqNo, got {value[:80]!r}")
-    return int(value)
+    return _seqno("STP-Last-SeqNo", headers.get(LAST_SEQNO), ProtocolError)
+
+
+def parse_first_seqno(headers: Mapping[str, str]) -> int | None:
+    """The first SeqNo in the headers of a response; None if the server omits it."""
+    return _seqno("STP-First-SeqNo", headers.get(FIRST_SEQNO), ProtocolError)
 
 
 def parse_fork_seqno(headers: Mapping[str, str]) -> int | None:
@@ -46,12 +45,12 @@ def parse_after_seqno(headers: Mapping[str, str]) -> int | None:
     return _seqno("STP-After-SeqNo", headers.get(AFTER_SEQNO))
 
 
-def _seqno(name: str, value: str | None) -> int | None:
+def _seqno(name: str, value: str | None, error: type[HeadwaterError] = InvalidHeaderError) -> int | None:
     if value is None:
         return None
     value = value.strip()
     if not is_seqno(value):
-        raise InvalidHeaderError(f"{name} must be a SeqNo, got {value[:80]!r}")
+        raise error(f"{name} must be a SeqNo, got {value[:80]!r}")
     return int(value)
 
 

@@ -1,23 +1,18 @@
 """Scopes: which actions a token allows on which streams and tables.
 
-A scope is `action:glob`, as `read:prices/**`. In the glob `*` and `?` stay within a segment and `**` does not. It
-applies to streams and tables alike; one that begins with `/v1/stream/` or `/v1/table/` applies to these alone. `admin`
-includes every other action on the paths of its glob, and `admin:**` the server itself.
+A scope is `action:glob`, as `read:prices/**`. `admin` includes every other action on the paths of its glob, and
+`admin:**` the server itself.
 """
 
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from headwater.limits import AUTH_SCOPE_LENGTH_MAX, AUTH_SCOPE_STARS_MAX
-from headwater.protocol.globs import fixed_part, glob
-from headwater.protocol.streams.paths import STREAM_ROOT
-from headwater.protocol.tables.paths import LOG_PREFIX, TABLE_ROOT
-
-EVERYTHING = "**"
+from headwater.protocol.globs import fixed_part
+from headwater.protocol.tables.paths import LOG_PREFIX
+from headwater.server.path_globs import EVERYTHING, PathGlob, parse_path_glob
 
 
 class Action(enum.StrEnum):
@@ -40,22 +35,16 @@ _ACTIONS = {action.value: action for action in Action}
 
 class Scope(NamedTuple):
     action: Action
-    glob: str  # as it is written
-    path: str  # the same without a root
-    streams: bool  # whether it applies to them
-    tables: bool
-    pattern: re.Pattern[str]
+    paths: PathGlob
 
     def __str__(self) -> str:
-        return f"{self.action}:{self.glob}"
+        return f"{self.action}:{self.paths.text}"
 
     def covers(self, action: Action, path: str) -> bool:
         """Whether the scope covers a path of the log."""
         if self.action is not action and self.action is not Action.ADMIN:
             return False
-        if path.startswith(LOG_PREFIX):
-            return self.tables and self.pattern.fullmatch(path, len(LOG_PREFIX)) is not None
-        return self.streams and self.pattern.fullmatch(path) is not None
+        return self.paths.covers(path)
 
 
 def parse_scope(text: str) -> Scope:
@@ -66,29 +55,7 @@ def parse_scope(text: str) -> Scope:
         raise ValueError(
             f"a scope is ACTION:GLOB, as read:prices/**, with one of {', '.join(Action)}; got {text[:80]!r}"
         )
-    rest, streams, tables = pattern, True, True
-    if pattern.startswith("/"):
-        streams, tables = pattern.startswith(STREAM_ROOT), pattern.startswith(TABLE_ROOT)
-        if not streams and not tables:
-            raise ValueError(
-                f"the glob of a scope is a path without a slash before it, "
-                f"or begins with {STREAM_ROOT} or {TABLE_ROOT}; got {text[:80]!r}"
-            )
-        rest = pattern.removeprefix(STREAM_ROOT if streams else TABLE_ROOT)
-    _check_glob(rest, text)
-    return Scope(action, pattern, rest, streams, tables, glob(rest))
-
-
-def _check_glob(pattern: str, text: str) -> None:
-    if not pattern or pattern.startswith("/") or pattern.endswith("/"):
-        raise ValueError(f"the glob of the scope {text[:80]!r} names no path; ** is every path")
-    if len(text) > AUTH_SCOPE_LENGTH_MAX or any(character < " " for character in pattern):
-        raise ValueError(f"the scope {text[:80]!r} is too long, or holds a control character")
-    within = (segment.replace(EVERYTHING, "").count("*") for segment in pattern.split("/"))
-    if pattern.count(EVERYTHING) > AUTH_SCOPE_STARS_MAX or max(within) > AUTH_SCOPE_STARS_MAX:
-        raise ValueError(
-            f"the scope {text[:80]!r} has more than {AUTH_SCOPE_STARS_MAX} ** or more * than that in one segment"
-        )
+    return Scope(action, parse_path_glob(pattern, "a scope"))
 
 
 class Scopes:
@@ -101,7 +68,7 @@ class Scopes:
     def __init__(self, scopes: Iterable[Scope], within: Scopes | None = None) -> None:
         self._scopes = tuple(scopes)
         self._within = within
-        unbounded = any(scope.action is Action.ADMIN and scope.glob == EVERYTHING for scope in self._scopes)
+        unbounded = any(scope.action is Action.ADMIN and scope.paths.text == EVERYTHING for scope in self._scopes)
         self.everything = unbounded and (within is None or within.everything)
 
     def allow(self, action: Action, path: str) -> bool:
@@ -112,9 +79,9 @@ class Scopes:
     def prefixes(self, action: Action, *, tables: bool) -> list[str]:
         """The prefixes of the paths that may be allowed."""
         return [
-            f"{LOG_PREFIX if tables else ''}{fixed_part(scope.path)}"
+            f"{LOG_PREFIX if tables else ''}{fixed_part(scope.paths.path)}"
             for scope in self._scopes
-            if (scope.tables if tables else scope.streams) and scope.action in (action, Action.ADMIN)
+            if (scope.paths.tables if tables else scope.paths.streams) and scope.action in (action, Action.ADMIN)
         ]
 
     @property

@@ -120,6 +120,10 @@ def _gather_engine(samples: Samples, report: EngineReport) -> None:
     samples.add("headwater_commit_backlog_bytes", report.backlog_bytes)
     samples.add("headwater_streams", report.streams)
     samples.add("headwater_streams_loaded", report.streams_loaded)
+    samples.add("headwater_streams_with_retention", report.streams_retained)
+    for cause, count in report.trims.counts.items():
+        samples.add("headwater_trims_total", count, cause)
+    samples.add("headwater_trimmed_bytes_total", report.trims.bytes)
     samples.add("headwater_documents_loaded", report.documents_loaded)
     samples.add("headwater_disk_full", float(report.full is not None))
 

@@ -99,6 +99,9 @@ METRICS = (
     Metric("headwater_lease_failures_total", "counter", "Renewals of the lease that failed, if it has --lease."),
     Metric("headwater_streams", "gauge", "Streams and tables, also deleted ones that forks still read."),
     Metric("headwater_streams_loaded", "gauge", "Streams and tables in memory."),
+    Metric("headwater_streams_with_retention", "gauge", "Streams and tables in memory that have a retention."),
+    Metric("headwater_trims_total", "counter", "Trims by cause: retention or request.", ("cause",)),
+    Metric("headwater_trimmed_bytes_total", "counter", "Bytes that were trimmed, also inherited ones of forks."),
     Metric("headwater_documents_loaded", "gauge", "Documents in memory."),
     Metric("headwater_compactions_total", "counter", "Compactions, by outcome.", ("outcome",)),
     Metric(

@@ -9,6 +9,7 @@ from headwater import __version__, limits
 from headwater.engine.reporting import BusyStream
 from headwater.errors import InvalidQueryError
 from headwater.measures import Histogram
+from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables import paths as tables
 from headwater.server.http import Request, Response
@@ -73,10 +74,14 @@ def _stream(stream: BusyStream) -> dict[str, Any]:
         kind, name = "table", tables.name_of(stream.path)
     elif stream.path <= tables.LOG_OWN_LAST:
         kind = "internal"
+    first = {"first_seqno": stream.first_seqno} if kind == "table" else {"first_offset": format_offset(stream.first)}
     return {
         "kind": kind,
         "name": name,
         "bytes": stream.size,
+        **first,
+        "trimmed_bytes": stream.first.position,
+        "retention": stream.retention,
         "bytes_per_s": round(stream.bytes_per_s, 1),
         "appends_per_s": round(stream.appends_per_s, 1),
         "readers": stream.readers,

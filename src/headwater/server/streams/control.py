@@ -16,7 +16,7 @@ from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
 from headwater.server.references import parse_flag, parse_integer
 from headwater.server.service import Service
-from headwater.server.streams.replies import json_response, listed_retention, offset_text
+from headwater.server.streams.replies import json_response, offset_text
 
 
 async def list_streams(service: Service, request: Request, _: str) -> Response:
@@ -120,5 +120,5 @@ def _listed(stream: VisibleStream) -> dict[str, object]:
         "created_at": format_instant(stream.created_ms),
         "ttl_seconds": stream.ttl_s,
         "expires_at": None if stream.deadline_ms is None else format_instant(stream.deadline_ms),
-        "retention": listed_retention(stream.retention),
+        "retention": stream.retention,
     }

@@ -10,7 +10,6 @@ import msgspec
 from headwater.engine.messages import VisibleStream
 from headwater.limits import COMPRESS_BYTES_MIN
 from headwater.log.commands import Reply
-from headwater.log.retention import Retention
 from headwater.protocol.conditions import encoded, matched
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset
@@ -45,19 +44,6 @@ def created_response(reply: Reply, request: Request, end: tuple[str, str], path:
         return Response(200, described)
     authority = request.authority or request.headers.get("host", "localhost")
     return Response(201, (*described, ("location", f"{request.scheme}://{authority}{request.mount}{path}")))
-
-
-def listed_retention(retention: Retention | None) -> dict[str, int | bool | None] | None:
-    """What lists show of a retention; None: everything is kept."""
-    if retention is None:
-        return None
-    return {
-        "seconds": retention.seconds,
-        "bytes": retention.bytes,
-        "messages": retention.messages,
-        "compact": retention.compact,
-        "compact_after_seconds": retention.compact_after_s,
-    }
 
 
 def json_response(value: object) -> Response:

@@ -12,7 +12,7 @@ from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
 from headwater.server.references import parse_integer
 from headwater.server.service import Service
-from headwater.server.streams.replies import json_response, listed_retention
+from headwater.server.streams.replies import json_response
 from headwater.server.tables.replies import table_type
 
 
@@ -41,7 +41,7 @@ def _listed(table: VisibleStream) -> dict[str, object]:
         "created_at": format_instant(table.created_ms),
         "ttl_seconds": table.ttl_s,
         "expires_at": None if table.deadline_ms is None else format_instant(table.deadline_ms),
-        "retention": listed_retention(table.retention),
+        "retention": table.retention,
     }
 
 
