@@ -118,7 +118,6 @@ SUBSCRIPTION_NOTES_PER_TURN = 64  # subscriptions that are told of news in one t
 SUBSCRIPTION_MATCHES_LATE_MAX = 10_000  # paths whose subscriptions are found in turns; beyond it all are scanned
 SUBSCRIPTION_PENDING_MAX = 100_000  # pending streams of a subscription that are kept in memory; others are looked up
 SUBSCRIPTION_SCANS_AT_ONCE = 4  # subscriptions that look at all their links at the same time
-SUBSCRIPTION_LOCKS_MAX = 10_000  # ids of subscriptions that are being created or deleted, with those before
 SUBSCRIPTION_WRITES = 1_000  # documents that are written or deleted in one step
 SUBSCRIPTION_LAG_STREAMS_MAX = 1_000  # pending streams of a page of subscriptions whose lag is computed
 SUBSCRIPTION_STREAMS_SHOWN = 1_000  # of a page of the members of a subscription

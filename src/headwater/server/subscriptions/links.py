@@ -6,6 +6,7 @@ stream. Links by pattern are not stored: only cursors are.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
@@ -13,13 +14,14 @@ from typing import NamedTuple
 from headwater.engine import Engine
 from headwater.engine.messages import VisibleStream
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
-from headwater.limits import LIST_PAGE_MAX
+from headwater.limits import LIST_PAGE_MAX, SUBSCRIPTIONS_PER_TURN
 from headwater.log.offsets import Offset
 from headwater.positions import BEGINNING
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.subscriptions.patterns import Pattern
 from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.subscriptions.records import CURSORS, MEMBERS, WakeStream, cursor_key, decode_cursor
+from headwater.server.turns import in_turns
 
 
 class Link(NamedTuple):
@@ -168,7 +170,7 @@ class Links:
     async def after(self, after: str, unlinked: set[str] | None = None) -> AsyncIterator[Link]:
         """All links after a path, in order. Paths that have a cursor but no link are added to `unlinked`."""
         if self.pattern is None:
-            for path in self.members[bisect_right(self.members, after) :]:
+            async for path in in_turns(self.members[bisect_right(self.members, after) :], SUBSCRIPTIONS_PER_TURN):
                 yield await self.find(path)
             return
         begin: str | None = max(after, LOG_OWN_LAST)
@@ -180,6 +182,7 @@ class Links:
             for link in links:
                 yield link
             begin = page.next_after
+            await asyncio.sleep(0)  # a store in memory answers without a turn for others
 
     async def _between(
         self, after: str, last: str | None, streams: tuple[VisibleStream, ...]

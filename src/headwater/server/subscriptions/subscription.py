@@ -665,8 +665,9 @@ class RunningSubscription:
             self._check_exists()
             if record.grant != self.record.grant or record.base != self.record.base:
                 await self._engine.execute(WriteDocuments((WriteDocument(record.key, encode(record)),)))
+                if record.grant != self.record.grant:
+                    self._is_scanned = False  # the creator may read other streams
                 self.record = record
-                self._is_scanned = False  # the creator may read other streams
         self.poke()
 
     async def delete(self) -> None:

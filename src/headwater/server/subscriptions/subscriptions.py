@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 import random
@@ -10,7 +11,7 @@ import time
 import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 import msgspec
 
@@ -63,6 +64,16 @@ class SubscriptionsReport(msgspec.Struct):
     pending: int = 0
 
 
+class _Change:
+    """The lock of an id, and how many requests have it or wait for it."""
+
+    __slots__ = ("lock", "requests")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.requests = 0
+
+
 class Subscriptions:
     def __init__(
         self,
@@ -90,7 +101,7 @@ class Subscriptions:
         self._matcher: Matcher[RunningSubscription] = Matcher()
         self._by_wake_stream: dict[str, dict[RunningSubscription, None]] = {}
         self._by_identity: Counter[str] = Counter()
-        self._changing: dict[str, asyncio.Lock] = {}  # by the id of a subscription that is created or deleted
+        self._changing: dict[str, _Change] = {}  # by the id of a subscription that is created or deleted
         rate = engine.limits.wakes_per_s_per_identity
         self._rates = TokenBuckets(rate) if rate else None
         self._late: dict[tuple[str, News], None] = {}  # news whose subscriptions are told in turns
@@ -340,13 +351,18 @@ class Subscriptions:
         subscription.poke()
         return subscription, True
 
-    def _changed(self, name: str) -> asyncio.Lock:
-        lock = self._changing.get(name)
-        if lock is None:
-            if len(self._changing) >= limits.SUBSCRIPTION_LOCKS_MAX:
-                self._changing = {key: one for key, one in self._changing.items() if one.locked()}
-            lock = self._changing[name] = asyncio.Lock()
-        return lock
+    @contextlib.asynccontextmanager
+    async def _changed(self, name: str) -> AsyncIterator[None]:
+        """One request at a time creates or deletes the subscription with an id."""
+        change = self._changing.setdefault(name, _Change())
+        change.requests += 1
+        try:
+            async with change.lock:
+                yield
+        finally:
+            change.requests -= 1
+            if not change.requests:
+                del self._changing[name]
 
     def _check_room(self, wanted: SubscriptionRecord) -> None:
         bounds, identity = self.engine.limits, wanted.grant.identity

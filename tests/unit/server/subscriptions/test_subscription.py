@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from headwater import limits
@@ -25,7 +26,7 @@ from headwater.log.commands import ForkRequest, WriteDocument, WriteDocuments
 from headwater.outbound import Answer
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.subscriptions.config import AckBody, ClaimBody
-from headwater.server.subscriptions import subscriptions
+from headwater.server.subscriptions import links, subscriptions
 from headwater.server.subscriptions.records import Wakes
 from headwater.server.subscriptions.subscription import RunningSubscription
 from headwater.server.subscriptions.subscriptions import Subscriptions
@@ -525,5 +526,81 @@ def test_the_cursors_of_a_subscription_that_cannot_be_read_are_kept() -> None:
             await rig.restart(wait_s=1)
             assert await rig.keys() == before
             assert await rig.cursors() == await rig.cursors_at_tail()
+
+    run(test())
+
+
+def test_requests_for_one_id_are_carried_out_one_after_the_other() -> None:
+    """Also the ones that wait when another one has ended: two creates at the same time would both begin."""
+
+    async def test() -> None:
+        async with Rig() as rig:
+            await rig.subscribe()
+            running: list[int] = []
+
+            async def change(number: int) -> None:
+                async with rig.service._changed("s"):
+                    running.append(number)
+                    assert len(running) == 1
+                    await asyncio.sleep(1)
+                    running.remove(number)
+
+            changes = [asyncio.create_task(change(number)) for number in range(5)]
+            for _ in range(50):
+                await asyncio.sleep(0.1)
+                async with rig.service._changed(f"other-{len(changes)}"):
+                    assert len(rig.service._changing) <= 2
+            await asyncio.gather(*changes)
+            assert rig.service._changing == {}
+
+    run(test())
+
+
+def test_a_scan_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store in memory answers without a turn of the event loop."""
+    monkeypatch.setattr(links, "LIST_PAGE_MAX", 10)
+
+    async def test() -> None:
+        async with Rig() as rig:
+            for number in range(30):
+                await rig.create(f"e/{number}")
+            linked = (await rig.subscribe()).links
+            turns = 0
+
+            async def count() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            counting = asyncio.create_task(count())
+            await asyncio.sleep(0)
+            before = turns
+            assert len([link async for link in linked.after("")]) == 30
+            counting.cancel()
+            assert turns - before >= 3
+
+    run(test())
+
+
+def test_a_confirmation_at_another_address_looks_at_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with Rig() as rig:
+            one = await rig.subscribe()
+            await rig.create("e/1", b"1")
+            await rig.claim()
+            scans: list[None] = []
+            after = one.links.after
+
+            def counted(*arguments: Any) -> Any:
+                scans.append(None)
+                return after(*arguments)
+
+            monkeypatch.setattr(one.links, "after", counted)
+            wanted = msgspec.structs.replace(one.record, base="http://other.example")
+            assert await rig.service.create(wanted) == (one, False)
+            await asyncio.sleep(1)
+            assert one.record.base == "http://other.example"
+            assert scans == []
 
     run(test())
