@@ -22,6 +22,8 @@ ROUTES = {
     f"GET {STREAM_CONTROL}/streams": "A page of the list of streams. See [List of streams](../protocol.md#extensions).",
     f"GET {STREAM_CONTROL}/splits": "Offsets at which a range of a stream can be cut into parts.",
     f"GET {STREAM_CONTROL}/records": "Offset and time of each record of a range.",
+    f"GET {STREAM_CONTROL}/state": "One entity of a state stream, or a page of them, now or at an offset or a time. See [Entities by URL](../state.md#entities-by-url).",
+    f"HEAD {STREAM_CONTROL}/state": "The headers of that response.",
     f"GET {STREAM_CONTROL}/live": "Follow many streams over one connection. See [Many streams over one connection](../protocol.md#many-streams-over-one-connection).",
     f"POST {STREAM_CONTROL}/live": "The same with the parameters as a form in the body, for lists that are too long for a URL.",
     f"GET {STREAM_CONTROL}/top": "Load of the server, its busiest or largest streams, and what is behind.",
@@ -88,6 +90,15 @@ _LIVE = {
     "ids": "`false`: events have no `id`. A client that keeps the offset of each stream does not need it.",
 }
 
+_STATE = {
+    "path": "The path of the stream.",
+    "type": "The type of the entity. Without it, entities of all types.",
+    "key": "The key of the entity. Without it, the response is a page of entities, sorted by type and key.",
+    "at": "The state at an offset of the stream, or before a moment (RFC 3339). The newest state by default.",
+    "limit": "Entities of a page, 1 to 10,000. 100 by default. A page of more than 1 MiB is shorter.",
+    "after": "`next` of the last page.",
+}
+
 PARAMETERS = {
     f"GET {STREAM}": {
         "offset": "Where to begin: an offset that the server gave, `-1` (default) for the beginning, `now` for the tail.",
@@ -108,6 +119,8 @@ PARAMETERS = {
         "limit": "Records in the response, 1 to 10,000. 1,000 by default.",
         "compact": "`true`: two columns of numbers, `ends` and `times_ms`, instead of a list of records.",
     },
+    f"GET {STREAM_CONTROL}/state": _STATE,
+    f"HEAD {STREAM_CONTROL}/state": _STATE,
     f"GET {STREAM_CONTROL}/live": _LIVE,
     f"POST {STREAM_CONTROL}/live": _LIVE,
     f"GET {STREAM_CONTROL}/top": {

@@ -67,6 +67,7 @@ COMMANDS = {  # with their panels in `headwater --help`
     "read": _STREAMS,
     "tail": _STREAMS,
     "head": _STREAMS,
+    "state": _STREAMS,
     "list": _STREAMS,
     "close": _STREAMS,
     "fork": _STREAMS,

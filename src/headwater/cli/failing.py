@@ -35,6 +35,7 @@ _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.StreamNotFoundError, NOT_FOUND),
     (errors.ViewSourceNotFoundError, NOT_FOUND),
     (errors.SubscriptionNotFoundError, NOT_FOUND),
+    (errors.EntityNotFoundError, NOT_FOUND),
     (errors.StreamGoneError, NOT_FOUND),
     (errors.OffsetGoneError, NOT_FOUND),
     (errors.ConflictError, CONFLICT),

@@ -14,6 +14,7 @@ from headwater.client.aio import (
     AsyncWorker,
 )
 from headwater.client.effects import Batch, Report
+from headwater.client.entities import StreamEntity
 from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.following import StreamBatch
 from headwater.client.mirroring import Mirrored
@@ -98,6 +99,7 @@ __all__ = [
     "Splits",
     "Stream",
     "StreamBatch",
+    "StreamEntity",
     "StreamInfo",
     "StreamLink",
     "Subscription",

@@ -92,6 +92,8 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
         named = problem.first_offset if isinstance(problem.first_offset, str) else ""  # events have no headers
         error.first_offset = reply.headers.get(headers.FIRST_OFFSET, named)
         error.first_seqno = integer(reply, FIRST_SEQNO)
+    elif isinstance(error, errors.EntityNotFoundError):
+        error.offset = reply.headers.get(headers.NEXT_OFFSET, "")
     elif isinstance(error, errors.AlreadyClaimedError):
         error.holder, error.generation = problem.error.current_holder, problem.error.generation
     return error

@@ -368,7 +368,7 @@ def trim(session: Session, url: str, before: str | datetime) -> Flow[str]:
 
 
 def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:
-    page = yield from _record_page(session, url, RecordPage, at=_not_before(time), limit="1")
+    page = yield from _record_page(session, url, RecordPage, at=record_moment(time), limit="1")
     return page.offset
 
 
@@ -385,7 +385,7 @@ def _record_page(session: Session, url: str, kind: type[Page], **query: str | No
     raise ProtocolError(f"this server does not offer record times: {reason}")
 
 
-def _not_before(time: datetime) -> str:
+def record_moment(time: datetime) -> str:
     """A time in milliseconds, the precision of record times. It is rounded up, so that no earlier record matches."""
     if time.tzinfo is None:
         raise ValueError(f"the time needs a time zone, such as datetime.now(UTC); got {time.isoformat()}")

@@ -107,7 +107,7 @@ class Engine:
         )
         # Execute a command. `answered` is called with the reply or the error as soon as it is final.
         self.submit: Callable[[Command, Answered], None] = self._writer.submit
-        large = LargeReads(limits.large_read_bytes_max)
+        self._large = large = LargeReads(limits.large_read_bytes_max)
         self._live = LiveReaders(catalogue, self._writer, large, self.now_ms)
         self.slices = SharedSlices(self.now_ms)  # of live readers
         self._reader = DurableReader(store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms)
@@ -215,6 +215,10 @@ class Engine:
 
     def read(self, message: Read) -> Awaitable[ReadReply]:
         return self._reader.read(message)
+
+    def hold(self, data: bytes) -> object:
+        """Count large data that is sent to readers, with the large records, as long as the returned object exists."""
+        return self._large.hold(-id(data), 0, data)  # no stream has such an id, nor another object as long as it exists
 
     def read_more(self, message: ReadMore) -> Awaitable[ReadReply]:
         return self._reader.read_more(message)

@@ -31,6 +31,7 @@ HeadwaterError
 │   ├── StreamNotFoundError        404
 │   ├── ViewSourceNotFoundError    404
 │   ├── SubscriptionNotFoundError  404
+│   ├── EntityNotFoundError        404
 │   ├── UnknownRouteError          404
 │   ├── MethodNotAllowedError      405
 │   ├── NotAcceptableError         406
@@ -47,6 +48,8 @@ HeadwaterError
 │   │   ├── SeqNoRegressionError   409
 │   │   ├── MirrorMismatchError    409
 │   │   ├── ViewTooLargeError      409
+│   │   ├── NoStateError           409
+│   │   ├── StateTooLargeError     409
 │   │   ├── TooManyNurlsError      409
 │   │   ├── TooManyViewsError      409
 │   │   ├── TooManySubscriptionsError 409

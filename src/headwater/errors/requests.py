@@ -156,6 +156,19 @@ class SubscriptionNotFoundError(RequestError):
     protocol_code = "SUBSCRIPTION_NOT_FOUND"
 
 
+class EntityNotFoundError(RequestError):
+    """The state of the stream has no entity with this type and key."""
+
+    status = 404
+    title = "Entity not found"
+    advice = "Check its type and key. It may have been deleted, or not be written yet."
+
+    def __init__(self, detail: str = "", *, at: tuple[int, int] | None = None) -> None:
+        super().__init__(detail)
+        self.at = at  # the id that the position belongs to, and the position of the state
+        self.offset = ""  # set by the client: the offset of the state
+
+
 class UnknownRouteError(RequestError):
     status = 404
     title = "Unknown URL"
@@ -244,6 +257,16 @@ class MirrorMismatchError(ConflictError):
 class ViewTooLargeError(ConflictError):
     title = "Too many live keys"
     advice = "Read all rows instead of the active view, or raise the server's active_keys_max."
+
+
+class NoStateError(ConflictError):
+    title = "Not a state stream"
+    advice = "Only streams of application/json have a state. The live rows of a table are read with view=active."
+
+
+class StateTooLargeError(ConflictError):
+    title = "State too large"
+    advice = "Read the stream and fold its events, or raise the server's state_bytes_max."
 
 
 class TooManyNurlsError(ConflictError):

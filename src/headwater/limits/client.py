@@ -99,3 +99,4 @@ DEMO_LATE_SHARE = 0.02  # of the events
 DEMO_REPEATED_SHARE = 0.01
 DEMO_BAD_SHARE = 0.01
 DEMO_LATE_BY_MAX = 300  # events
+ENTITIES_PAGE = 1_000  # entities of a state, requested at a time

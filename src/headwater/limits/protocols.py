@@ -68,7 +68,7 @@ RECORDS_PAGE_MAX = 10_000
 RECORDS_PAGE_DEFAULT = 1_000
 SPLITS_MAX = 10_000
 
-# Tables: rows, queries and Notify forms.
+# Tables: rows and queries.
 SEQNO_MAX = 2**63 - 1  # the largest signed 64-bit integer
 SIZE_DIGITS_MAX = 18  # of a size in a header; longer numbers are invalid
 SEQNO_DIGITS_MAX = 19
@@ -85,6 +85,16 @@ TABLE_IDLE_MAX_S = 300.0
 CHANGES_INLINE_BYTES = 1024 * 1024  # a larger body is checked in a thread
 ROWS_INLINE_BYTES = 64 * 1024  # the same for rows of a mirror
 CHANGES_MAX = 100_000  # in one append, so that numbering them does not block the loop
+
+# States: entities by URL.
+ENTITY_NAME_BYTES_MAX = 2_048  # of the type and key of an entity: a URL names it, in which a byte can take three
+ENTITY_RUN_BYTES = 2 * 1024  # of entities that are kept as one object; a change copies at most twice as many
+ENTITY_RUN_OWN_BYTES = 128  # of memory for a run, beside its entities
+STATE_PAGE_DEFAULT = 100
+STATE_PAGE_MAX = 10_000
+STATE_PAGE_BYTES = 1024 * 1024  # of the entities of a page, unless one is larger
+
+# Notify forms.
 NOTIFY_BODY_BYTES_MAX = 64 * 1024
 NOTIFY_NURLS_MAX = 64  # in one form
 EVENT_TYPE_LENGTH_MAX = 64

@@ -47,6 +47,20 @@ ACTIVE_SNAPSHOT_BYTES_MIN = 4 * 1024 * 1024  # of rows applied since the last sn
 ACTIVE_SNAPSHOT_RECORD_BYTES = 256 * 1024
 ACTIVE_SNAPSHOT_TTL_S = 30 * 86_400
 
+# States of streams.
+STATE_IDLE_S = 300.0  # a state that is not requested for this long is dropped
+STATE_EAGER_S = 60.0  # how long after a request a state is kept current; later, the next request brings it up to date
+STATE_OWN_BYTES = 4 * 1024  # of memory for a state, beside its entities
+STATE_READ_BYTES = 256 * 1024  # of a stream, read in one step while its state is built
+STATE_INLINE_BYTES = 32 * 1024  # of a stream, folded on the loop; more is folded in a thread
+STATE_SHORT_BYTES = 1024 * 1024  # of a stream that lack in a state which does not wait for larger ones to be built
+STATE_SHORT_BUILDS_AT_ONCE = 4
+STATE_BUILDS_AT_ONCE = 1  # of larger states, and again of states at an offset, because each needs memory
+STATES_PAST_WAITING_MAX = 32  # states at an offset that are built or wait for that
+STATES_PAST_KEPT_MAX = 4  # states at an offset, kept for the next pages of them
+STATE_EVICTED_SHARE = 1 / 8  # of the memory of all states that is freed when it is used up
+STATE_TRIMMED_TRIES = 3  # of a request for a state whose stream is trimmed while it is read
+
 # The edges.
 RETRY_AFTER_S = 1.0  # Retry-After of a request that is refused temporarily
 TURN_REQUESTS_MIN = 64  # requests accepted in one turn of the loop before any is refused as overload

@@ -188,6 +188,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             64 * _KIB,
         ),
     ] = 256 * 1024 * 1024
+    state_bytes_max: Annotated[
+        int,
+        _is(
+            "memory of the states of streams that are kept for requests by entity; the least recently used ones are "
+            "evicted. One state may take half of it (409)",
+            64 * _KIB,
+        ),
+    ] = 512 * 1024 * 1024
     compress_inline_bytes: Annotated[int, _is("larger bodies are compressed in a thread")] = 16 * 1024
     views_max: Annotated[int, _is("number of views (409)")] = 1_000
     nurls_per_table_max: Annotated[int, _is("number of NURLs of a table (409)")] = 100

@@ -78,6 +78,18 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     yield messages
 
 
+def groups(data: bytes) -> Iterator[bytes]:
+    """Stored messages in groups of bounded size, each as the text of an array without its brackets."""
+    start = 0
+    while len(data) - start > limits.JSON_STEP_BYTES:
+        group = _objects(data, start)
+        end = next(boundaries(data, start), len(data)) if group is None else group[1]
+        yield data[start : end - 1]
+        start = end
+    if start < len(data):
+        yield data[start:-1]
+
+
 def _objects(data: bytes, start: int) -> tuple[list[msgspec.Raw], int] | None:
     """The next messages and the position after them, if the array can be split between two objects.
 

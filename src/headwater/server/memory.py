@@ -2,8 +2,8 @@
 
     resident memory     what happens
     below 8/10          nothing
-    from 8/10 on        caches are evicted (active views, streams that were not used recently), the journal is folded
-                        early, and freed memory is returned to the system
+    from 8/10 on        caches are evicted (active views, states, streams that were not used recently), the journal is
+                        folded early, and freed memory is returned to the system
     from 9/10 on        writes except deletes are refused until it is below 8/10 again; reads still work
     from the mark on    new connections are refused as well
 
@@ -33,6 +33,7 @@ from headwater.limits import (
     Limits,
 )
 from headwater.server.machine import MemoryLimit
+from headwater.server.states import States
 from headwater.server.tables.active import ActiveViews
 
 log = logging.getLogger("headwater.server")
@@ -47,6 +48,7 @@ _SHARES = {
     "large_read_bytes_max": 1 / 8,
     "commit_backlog_bytes": 1 / 16,
     "active_bytes_max": 1 / 8,
+    "state_bytes_max": 1 / 8,
 }
 _JOURNAL_SHARE = 1 / 4
 
@@ -100,13 +102,14 @@ def fit_memory(limits: Limits) -> Limits:
     return msgspec.structs.replace(limits, **fitted)
 
 
-def open_memory(limits: Limits, engine: Engine, active: ActiveViews) -> MemoryMark | None:
+def open_memory(limits: Limits, engine: Engine, active: ActiveViews, states: States) -> MemoryMark | None:
     """The mark of a server, if it has one."""
     if not limits.memory_bytes_max:
         return None
 
     async def relieve() -> None:
         active.drop_idle()
+        states.drop_idle()
         await engine.relieve()
         await asyncio.to_thread(return_freed_memory)
 

@@ -38,6 +38,7 @@ from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.service import Service
+from headwater.server.states import States
 from headwater.server.subscriptions import Subscriptions
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
@@ -176,7 +177,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
     followers = open_followers(engine, options.policy, limits, options.public_url, authority)
     webhooks = open_outbound(development=options.development, limits=limits)
     subscriptions = Subscriptions(engine, webhooks, GrantedCallers(authority), public_url=options.public_url)
-    active = ActiveViews()
+    active, states = ActiveViews(), States()
     views = Views(engine, active)
     compactor = Compactor(engine)
     service = Service(
@@ -184,13 +185,14 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         limits,
         notifier,
         active=active,
+        states=states,
         followers=followers,
         subscriptions=subscriptions,
         views=views,
         compactor=compactor,
         observer=options.observer,
         authority=authority,
-        memory=open_memory(limits, engine, active),
+        memory=open_memory(limits, engine, active, states),
         fence=fence,
         upkeep=Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage),
         places=LivePlaces(usage.prefixes, usage.tokens),

@@ -8,6 +8,7 @@ import msgspec
 
 from headwater.errors import (
     AlreadyClaimedError,
+    EntityNotFoundError,
     ForbiddenError,
     HeadwaterError,
     MethodNotAllowedError,
@@ -106,7 +107,7 @@ def _facts(error: HeadwaterError) -> list[tuple[str, str]]:
 
 
 def _ends(error: HeadwaterError) -> list[tuple[str, str]]:
-    """Where a stream or table ends or begins, if the error names that."""
+    """Where a stream or table ends or begins, or which state it has, if the error names that."""
     if isinstance(error, OffsetTrimmedError):
         if error.first_seqno is not None:
             return [(FIRST_SEQNO, str(error.first_seqno))]
@@ -116,4 +117,6 @@ def _ends(error: HeadwaterError) -> list[tuple[str, str]]:
     if isinstance(error, TailMovedError | StreamClosedError) and error.tail is not None:
         closed = [(headers.CLOSED, "true")] if isinstance(error, StreamClosedError) else []
         return [*closed, (headers.NEXT_OFFSET, format_offset(Offset(*error.tail)))]
+    if isinstance(error, EntityNotFoundError) and error.at is not None:
+        return [(headers.NEXT_OFFSET, format_offset(Offset(*error.at)))]
     return []

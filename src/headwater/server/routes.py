@@ -21,7 +21,7 @@ from headwater.limits import (
     ROUTES_MAX,
     SUBSCRIPTION_BODY_BYTES_MAX,
 )
-from headwater.protocol.streams.paths import LIVE_PATH, RESERVED, STREAM_ROOT, parse_path
+from headwater.protocol.streams.paths import LIVE_PATH, RESERVED, STATE_PATH, STREAM_ROOT, parse_path
 from headwater.protocol.subscriptions.config import parse_id
 from headwater.protocol.tables import paths as tables
 from headwater.server import retention
@@ -52,6 +52,7 @@ from headwater.server.observing import probes
 from headwater.server.observing.top import top
 from headwater.server.observing.usage import usage
 from headwater.server.service import Service
+from headwater.server.states.requests import read_state
 from headwater.server.streams import combined, control, reads, writes
 from headwater.server.streams.replies import json_response
 from headwater.server.subscriptions import control as subscriptions
@@ -117,6 +118,8 @@ _ROUTES = (
     Route("GET", f"{CONTROL_ROOT}streams", LISTED, read=control.list_streams),
     Route("GET", f"{CONTROL_ROOT}splits", read_named(control.named_stream), read=control.splits),
     Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
+    Route("GET", STATE_PATH, read_named(control.named_stream), read=read_state),
+    Route("HEAD", STATE_PATH, read_named(control.named_stream), read=read_state),
     Route("GET", LIVE_PATH, COMBINED, read=combined.follow),
     Route("POST", LIVE_PATH, COMBINED, read=combined.follow, body_bytes_max=COMBINED_FORM_BYTES_MAX),
     Route("POST", f"{CONTROL_ROOT}trim", retain_named(control.named_stream), write=retention.trim_stream),

@@ -21,6 +21,7 @@ from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.upkeep import Upkeep
+from headwater.server.states import States
 from headwater.server.subscriptions import Subscriptions
 from headwater.server.tables.active import ActiveViews
 from headwater.server.turns import Turns
@@ -39,6 +40,7 @@ class Service(msgspec.Struct, frozen=True):
     turns: Turns = msgspec.field(default_factory=Turns)
     encoders: Encoders = msgspec.field(default_factory=Encoders)
     active: ActiveViews = msgspec.field(default_factory=ActiveViews)
+    states: States = msgspec.field(default_factory=States)
     followers: Followers | None = None
     lists: Lists = msgspec.field(default_factory=Lists)
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)

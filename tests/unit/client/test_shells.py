@@ -73,6 +73,7 @@ def test_what_waits_is_a_coroutine() -> None:
         "list",
         "records",
         "record_times",
+        "entities",
         "batches",
         "headers",
         "__init__",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from msgspec import UNSET
 
 from headwater import limits
-from headwater.client import flows, retaining
+from headwater.client import entities, flows, retaining
 from headwater.client.codecs import JSON
+from headwater.client.entities import StreamEntity
 from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
 from headwater.client.outbox import (
     OnDelivery,
@@ -190,6 +191,32 @@ class Stream:
         ProtocolError.
         """
         return self._client._run(flows.offset_at(self._session, self.url, time))
+
+    def entity(self, type: str, key: str, *, at: str | datetime | None = None) -> StreamEntity:  # noqa: A002
+        """Return one entity of a stream of state events, in its newest state or in that at an offset or before a time.
+
+        The server folds the events. It has all of them that were acknowledged before this call. Raises
+        EntityNotFoundError if there is no such entity. This is an extension of Headwater; with another server it raises
+        ProtocolError.
+        """
+        return self._client._run(entities.entity(self._session, self.url, type, key, at))
+
+    def entities(
+        self,
+        type: str | None = None,  # noqa: A002
+        *,
+        at: str | datetime | None = None,
+        page: int = limits.ENTITIES_PAGE,
+    ) -> Iterator[StreamEntity]:
+        """Iterate over the entities of a type, or of all types, sorted by type and key.
+
+        They are fetched in pages during the iteration, each of which is the state at one offset. With the offset of the
+        first entity as `at` all of them are of one state. This is an extension of Headwater; with another server it
+        raises ProtocolError.
+        """
+        pages = entities.EntityPages(self._session, self.url, type, at, page)
+        while not pages.is_over:
+            yield from self._client._run(pages.read())
 
     def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> SignedUrl:
         """Return a URL with which anyone can read this stream until it expires, or with `append` append to it.

@@ -16,15 +16,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 from msgspec import UNSET
 
-from headwater.limits import CHANGE_BYTES_MAX, JSON_STEP_BYTES, KEY_BYTES_MAX
-from headwater.log.json_boundaries import boundaries
+from headwater.limits import CHANGE_BYTES_MAX, KEY_BYTES_MAX
 from headwater.protocol.state.batches import ConvertedBatch
-from headwater.protocol.state.events import DELETE, RESET, BadEvent, ChangeEvent, ControlEvent, EventDecoder
+from headwater.protocol.state.events import (
+    DELETE,
+    RESET,
+    BadEvent,
+    ChangeEvent,
+    ControlEvent,
+    EventDecoder,
+    stored_batches,
+)
 from headwater.protocol.tables.escaping import Escape, escape
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -46,7 +53,7 @@ class EventsAsChanges:
 
     def convert(self, data: bytes, skip: int) -> Iterator[ConvertedBatch]:
         batch = ConvertedBatch(skip)
-        for event in islice(_decoded(data), skip, None):
+        for event in islice(chain.from_iterable(stored_batches(data, _events)), skip, None):
             batch.taken += 1
             try:
                 self._add(batch, event)
@@ -93,14 +100,3 @@ class EventsAsChanges:
                 raise _UnfitError("the value is nested too deeply") from None
             record = record.replace(b"\x7f", rb"\u007f")  # not allowed in a row; in JSON it occurs only in strings
         return record if self._escaping is Escape.NONE else record.replace(b"\\", b"\\\\")
-
-
-def _decoded(data: bytes) -> Iterator[ChangeEvent[msgspec.Raw] | ControlEvent | BadEvent]:
-    """The messages of stored data, in steps of bounded size, so that other threads can run."""
-    start = 0
-    if len(data) > JSON_STEP_BYTES:
-        for end in boundaries(data):
-            yield from _events.decode_array(b"[%b]" % data[start : end - 1])
-            start = end
-    if start < len(data):
-        yield from _events.decode_array(b"[%b]" % data[start:-1])

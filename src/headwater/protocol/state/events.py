@@ -17,7 +17,7 @@ a key or value that does not fit into a row (views).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, overload
@@ -27,7 +27,7 @@ from msgspec import UNSET, UnsetType
 
 from headwater.errors import InvalidEventError
 from headwater.log.json_boundaries import elements
-from headwater.log.json_framing import split_array
+from headwater.log.json_framing import groups, split_array
 
 Operation: TypeAlias = Literal["insert", "update", "delete", "upsert"]
 Control: TypeAlias = Literal["snapshot-start", "snapshot-end", "up-to-date", "reset"]
@@ -317,6 +317,12 @@ class EventDecoder:
             return _event(fields, headers, _decode, self._value_type)
         except ValueError as error:
             return BadEvent(plain(message), str(error))
+
+
+def stored_batches(data: bytes, decoder: EventDecoder) -> Iterator[list[ChangeEvent[Any] | ControlEvent | BadEvent]]:
+    """The events of stored messages, in batches of bounded size, so that other threads can run in between."""
+    for group in groups(data):
+        yield decoder.decode_array(b"[%b]" % group)
 
 
 _VALUE = attrgetter("value")

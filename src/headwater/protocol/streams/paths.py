@@ -10,6 +10,7 @@ from headwater.errors import InvalidPathError
 
 STREAM_ROOT = "/v1/stream/"  # the URL of a stream is this and its path
 RESERVED = "__ds"  # first segment of the server's own routes
+STATE_PATH = f"{STREAM_ROOT}{RESERVED}/state"  # the entities of a state stream
 LIVE_PATH = f"{STREAM_ROOT}{RESERVED}/live"  # many streams over one connection
 
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_~!$&'()*+,;=:@-][A-Za-z0-9_~!$&'()*+,;=:@.-]*(?:/(?!$)|$))+")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.server.subscriptions import Subscriptions
     from headwater.server.subscriptions.subscriptions import SubscriptionsReport
 
-_KINDS = ("sse", "combined", "table", "view", "active-view", "notify")  # of followers
+_KINDS = ("sse", "combined", "table", "view", "active-view", "state", "notify")  # of followers
 LONG_POLL = "long-poll"
 _REFUSALS = (401, 403, 429, 503, 507)
 _DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
@@ -188,6 +188,11 @@ def _gather_others(samples: Samples, service: Service, subscribed: Subscriptions
     views = [] if service.views is None else service.views.status()
     _add_states(samples, "headwater_views", [state.value for state in ViewState], [view.state.value for view in views])
     samples.add("headwater_views_lag_bytes", max([view.lag_bytes or 0 for view in views], default=0))
+    samples.add("headwater_states", len(service.states))
+    samples.add("headwater_states_bytes", service.states.size_bytes)
+    samples.add("headwater_state_builds_total", service.states.builds)
+    samples.add("headwater_state_hits_total", service.states.hits)
+    samples.add("headwater_state_evictions_total", service.states.evictions)
     followers = [] if service.followers is None else service.followers.status()
     states = [follower.state.value for follower in followers]
     _add_states(samples, "headwater_followers", [state.value for state in FollowerState], states)

@@ -40,6 +40,7 @@ from headwater.limits import (
     Limits,
 )
 from headwater.log.row_framing import last_seqno_of, seqno_of
+from headwater.server.keeping import KeptViews
 from headwater.server.tables import snapshots
 from headwater.tasks import Tasks
 
@@ -128,6 +129,14 @@ class ActiveView(Pulled):
         self._failure: HeadwaterError | None = None
         self.used_s = 0.0
         self.counted_bytes = 0  # of its rows, when all views were counted
+
+    @property
+    def kept_as(self) -> int:
+        return self.id
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.size_bytes
 
     @property
     def is_busy(self) -> bool:
@@ -286,18 +295,13 @@ class ActiveView(Pulled):
             self._applied(self)
 
 
-class ActiveViews:
+class ActiveViews(KeptViews[ActiveView]):
     """The views of all tables."""
 
     def __init__(self) -> None:
-        self._views: dict[int, ActiveView] = {}
-        self._counted_bytes = 0  # an upper bound: ended views count until the next recount
+        super().__init__(ACTIVE_IDLE_S)
         self._building = asyncio.Semaphore(ACTIVE_BUILDS_AT_ONCE)
         self._tasks = Tasks()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._views)
 
     async def rows_of(self, engine: Engine, limits: Limits, table: VisibleStream) -> LiveRows:
         """The live rows of a table that was just read. Use them before the next await."""
@@ -316,8 +320,7 @@ class ActiveViews:
         if view is None or view.is_over:
             view = ActiveView(engine, table, self._building, self._tasks, lambda applied: self._check(applied, limits))
             view.open()
-            self._views[table.id] = view
-            self._look_later()
+            self._keep(view)
         if not view.is_too_large:  # otherwise it is checked again later
             view.used_s = asyncio.get_running_loop().time()
         return await view.current(table.tail)
@@ -328,51 +331,11 @@ class ActiveViews:
                 f"the table has more than {limits.active_keys_max} live keys; read all its rows and fold them, "
                 "or raise the limit active_keys_max"
             )
-        self._counted_bytes += view.rows.size_bytes - view.counted_bytes
-        view.counted_bytes = view.rows.size_bytes
-        if self._counted_bytes <= limits.active_bytes_max:
-            return
-        size_bytes = self._count()
-        for other in sorted(self._views.values(), key=lambda other: other.used_s):
-            if other is not view and not other.is_busy and size_bytes > limits.active_bytes_max:
-                size_bytes -= other.rows.size_bytes
-                self._drop(other)
-        if view.rows.size_bytes > limits.active_bytes_max:
+        size_bytes = self._fit(view, limits.active_bytes_max)
+        if view.size_bytes > limits.active_bytes_max:
             raise ViewTooLargeError(
                 f"the live rows take more than {limits.active_bytes_max} bytes of memory; read all rows and fold them, "
                 "or raise the limit active_bytes_max"
             )
         if size_bytes > limits.active_bytes_max:
             raise OverloadedError("active views of other tables use all their memory (active_bytes_max); try again")
-
-    def _count(self) -> int:
-        """The memory of all views. It is computed only near the limit, because it is slow with many views."""
-        for view in self._views.values():
-            view.counted_bytes = view.rows.size_bytes
-        self._counted_bytes = sum([view.counted_bytes for view in self._views.values()])
-        return self._counted_bytes
-
-    def _drop(self, view: ActiveView) -> None:
-        if self._views.get(view.id) is view:
-            del self._views[view.id]
-            self._counted_bytes -= view.counted_bytes
-        view.close(OverloadedError("the active view was evicted; try again"))
-
-    def drop_idle(self) -> None:
-        """Evict the views that no request waits for. They can be built again."""
-        for view in [view for view in self._views.values() if not view.is_busy and not view.is_too_large]:
-            self._drop(view)
-
-    def _look_later(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(ACTIVE_IDLE_S / 4, self._look)
-
-    def _look(self) -> None:
-        """Evict the views that were not used for a while."""
-        self._timer = None
-        before_s = asyncio.get_running_loop().time() - ACTIVE_IDLE_S
-        for view in list(self._views.values()):
-            if view.is_over or (view.used_s < before_s and not view.is_busy):
-                self._drop(view)
-        if self._views:
-            self._look_later()

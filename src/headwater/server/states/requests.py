@@ -1,0 +1,249 @@
+"""Requests for entities: one, or a page of them, of the state of a stream now, or at an offset or a time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from headwater.engine.messages import FindRecords, Read, VisibleStream
+from headwater.errors import (
+    EntityNotFoundError,
+    InvalidQueryError,
+    NoStateError,
+    OffsetTrimmedError,
+    OverloadedError,
+    StreamNotFoundError,
+)
+from headwater.limits import (
+    BODY_PIECE_BYTES,
+    ENTITY_NAME_BYTES_MAX,
+    LIST_PAGE_MAX,
+    STATE_PAGE_BYTES,
+    STATE_PAGE_DEFAULT,
+    STATE_PAGE_MAX,
+    STATE_TRIMMED_TRIES,
+)
+from headwater.log.content import ContentKind
+from headwater.log.offsets import Offset
+from headwater.protocol.state.entities import Entity, EntityPage
+from headwater.protocol.streams import headers
+from headwater.protocol.streams.headers import parse_instant
+from headwater.protocol.streams.offsets import format_offset, parse_offset
+from headwater.protocol.streams.reads import parse_query
+from headwater.protocol.tables.paths import log_path, surl_path
+from headwater.server import bodies, compression
+from headwater.server.auth.scopes import Action
+from headwater.server.bodies import BodyFeed, cut
+from headwater.server.http import Buffer, Headers, Request, Response
+from headwater.server.references import parse_integer
+from headwater.server.service import Service
+from headwater.server.states.state import KeptState
+from headwater.server.streams.control import named_stream
+from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY, choose_coding, not_modified
+
+T = TypeVar("T")
+
+_TIME = re.compile(r"\d{4}-\d\d-")  # how a time begins, and no offset
+_ZONE = re.compile(r" (?=\d\d:\d\d$)")  # a `+` before the zone of a time, as a query has it that is not encoded
+_encode = msgspec.json.Encoder().encode
+
+
+class StateQuery(NamedTuple):
+    path: str
+    type: str | None
+    key: str | None
+    at: str | None
+    after: bytes
+    limit: int
+
+
+class _Found(NamedTuple):
+    """What was found in a state, and which state that was."""
+
+    version: int
+    first: int
+    offset: Offset
+    skipped: int
+    entity: Entity | None = None
+    page: EntityPage | None = None
+
+
+async def read_state(service: Service, request: Request, _: str) -> Response:
+    query = _parse(request)
+    found = await _ask(service, request, query, lambda state: _look_up(state, query))
+    if query.key is not None and found.entity is None:
+        raise EntityNotFoundError(
+            f"there is no {query.type!r} with the key {query.key[:80]!r}", at=(found.offset.id, found.offset.position)
+        )
+    offset = format_offset(found.offset)
+    tag = f'"{found.version}:state:{found.first}:{found.offset.position}"'
+    response_headers: Headers = ((headers.NEXT_OFFSET, offset), NO_CACHE, VARY, SANDBOX)
+    if (known := not_modified(request, response_headers, tag)) is not None:
+        return known
+    if found.entity is None:
+        return await _answer(service, request, tag, response_headers, *await _paged(found, offset))
+    return await _answer(service, request, tag, response_headers, found.entity, _opened(found.entity, offset))
+
+
+def _parse(request: Request) -> StateQuery:
+    query = parse_query(request.query)
+    entity_type, key = query.get("type"), query.get("key")
+    if key is not None and entity_type is None:
+        raise InvalidQueryError("key needs the type of the entity: type=…&key=…")
+    for name, value in (("type", entity_type), ("key", key)):
+        if value == "":
+            raise InvalidQueryError(f"{name} is empty, which no entity has; leave it out to read all entities")
+    return StateQuery(
+        named_stream(request),
+        entity_type,
+        key,
+        query.get("at"),
+        _parse_token(query.get("after", "")),
+        parse_integer(query, "limit", STATE_PAGE_DEFAULT, STATE_PAGE_MAX),
+    )
+
+
+# The token of the next page is the name of the last entity, so pages do not depend on what the server keeps.
+
+
+def _token(entity: Entity) -> str:
+    return base64.urlsafe_b64encode(entity.name).decode().rstrip("=")
+
+
+def _parse_token(token: str) -> bytes:
+    if not token:
+        return b""
+    try:
+        if len(token) > 2 * ENTITY_NAME_BYTES_MAX or not token.isascii():
+            raise ValueError("no name is so long")
+        return base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidQueryError(
+            "`after` is not the `next` of a page; leave it out to begin with the first one"
+        ) from None
+
+
+# Which state
+
+
+async def _ask(service: Service, request: Request, query: StateQuery, question: Callable[[KeptState], T]) -> T:
+    """Ask the state that a request names. If the stream is trimmed meanwhile, its state is another one."""
+    states, engine, limits = service.states, service.engine, service.limits
+    for _ in range(STATE_TRIMMED_TRIES):
+        stream, position = await _find(service, request, query)
+        try:
+            if position is None:
+                return await states.ask_now(engine, limits, stream, question)
+            return await states.ask_at(engine, limits, stream, position, question)
+        except OffsetTrimmedError:
+            continue
+    raise OverloadedError("the stream was trimmed again and again while it was read; try again")
+
+
+async def _find(service: Service, request: Request, query: StateQuery) -> tuple[VisibleStream, int | None]:
+    """The stream, and the position of the state; None: now."""
+    try:
+        stream = (await service.engine.read(Read(query.path, None))).stream
+    except StreamNotFoundError:
+        await _check_no_table(service, request, query.path)
+        raise
+    if stream.kind is not ContentKind.JSON:
+        raise NoStateError(f"{query.path!r} is a stream of {stream.content_type}; state events are application/json")
+    if query.at is None:
+        return stream, None
+    if not _TIME.match(query.at):
+        found = await service.engine.records(FindRecords(query.path, parse_offset(query.at), limit=1))
+        return found.stream, found.start
+    at_ms = parse_instant("at", _ZONE.sub("+", query.at), InvalidQueryError)
+    found = await service.engine.records(FindRecords(query.path, at_ms=at_ms, limit=1))
+    stream = found.stream
+    if found.start <= stream.first and stream.first:
+        raise stream.names.trimmed(stream.first, 0)
+    return stream, found.start
+
+
+async def _check_no_table(service: Service, request: Request, path: str) -> None:
+    """Tell a caller that may read the table at this path that it has no state."""
+    table = log_path(path)
+    if request.caller.may(Action.READ, table):
+        try:
+            await service.engine.info(table)
+        except StreamNotFoundError:
+            return
+        raise NoStateError(
+            f"{path!r} is a table; GET {surl_path(path)}?view=active has its live rows, key=… one of them"
+        )
+
+
+def _look_up(state: KeptState, query: StateQuery) -> _Found:
+    entity = page = None
+    if query.key is None:
+        page = state.entities.page(query.type, query.after, query.limit, STATE_PAGE_BYTES)
+    else:
+        entity = state.entities.get(query.type or "", query.key)
+    stream, offset = state.follower.stream, state.offset
+    return _Found(max(stream.id, offset.id), state.first, offset, state.entities.skipped, entity, page)
+
+
+# Responses
+
+
+def _opened(entity: Entity, offset: str) -> tuple[Buffer, ...]:
+    """One entity as JSON. Its value is as it was written."""
+    head = b'{"type":%b,"key":%b,"value":' % (_encode(entity.type), _encode(entity.key))
+    return head, entity.value, b',"offset":"%b"}' % offset.encode()
+
+
+async def _paged(found: _Found, offset: str) -> tuple[Entity | None, tuple[Buffer, ...]]:
+    """A page as JSON, and its entity if that is a large one."""
+    page = found.page
+    if page is None:
+        raise RuntimeError("neither an entity nor a page was asked for")
+    large = page.entities[0] if page.entities and page.entities[0].size_bytes > STATE_PAGE_BYTES else None
+    if large is not None:
+        parts = _opened(large, offset)
+    elif len(page.entities) <= LIST_PAGE_MAX:
+        parts = (_joined(page, offset),)
+    else:
+        parts = (await asyncio.to_thread(_joined, page, offset),)
+    token = f'"{_token(page.entities[-1])}"' if page.more else "null"
+    end = f'],"next":{token},"offset":"{offset}","skipped":{found.skipped}}}'
+    return large, (b'{"entities":[', *parts, end.encode())
+
+
+def _joined(page: EntityPage, offset: str) -> bytes:
+    return b",".join([b"".join(_opened(entity, offset)) for entity in page.entities])
+
+
+async def _answer(
+    service: Service,
+    request: Request,
+    tag: str,
+    response_headers: Headers,
+    entity: Entity | None,
+    body: tuple[Buffer, ...],
+) -> Response:
+    """The response, in pieces if it is large. The memory of a large entity counts until it is sent."""
+    response_headers += (("content-type", "application/json"),)
+    if request.method == "HEAD":
+        return Response(200, (*response_headers, ("etag", tag)), body)
+    size_bytes = sum(map(len, body))
+    in_pieces = entity is not None and size_bytes > BODY_PIECE_BYTES
+    coding = choose_coding(service, request, tag, size_bytes, in_pieces=in_pieces)
+    response_headers += coding.headers
+    inline_bytes = service.limits.compress_inline_bytes
+    if in_pieces and entity is not None:
+        held = service.engine.hold(entity.run)
+        pieces = cut(body)
+        if coding.encoder is not None:
+            pieces = bodies.encoded(pieces, coding.encoder, inline_bytes)
+        return Response(200, response_headers, feed=BodyFeed(service.turns, pieces, held))
+    if coding.encoding is not None:
+        body = (await compression.encode_body(body, coding.encoding, inline_bytes),)
+    return Response(200, response_headers, body)
