@@ -218,7 +218,9 @@ class Engine:
 
     def hold(self, data: bytes) -> object:
         """Count large data that is sent to readers, with the large records, as long as the returned object exists."""
-        return self._large.hold(-id(data), 0, data)  # no stream has such an id, nor another object as long as it exists
+        return self._large.hold(
+            -id(data), 0, len(data), data
+        )  # no stream has such an id, nor another object while it exists
 
     def read_more(self, message: ReadMore) -> Awaitable[ReadReply]:
         return self._reader.read_more(message)
