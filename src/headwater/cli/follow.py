@@ -27,6 +27,7 @@ from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.mirror_status import MirrorStatus
 from headwater.cli.output import say, shown
 from headwater.cli.printing import print_rows
+from headwater.cli.restarting import Restart, on_gone_of
 from headwater.protocol.tables.paths import url_fault
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def command(
     into_header: list[str] | None = typer.Option(
         None, metavar="'NAME: VALUE'", help="Sent to --url with every request. Repeatable.", show_default=False
     ),
+    restart: Restart = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of a table as they arrive, each once and in order, until it is closed or Ctrl-C.
@@ -74,7 +76,7 @@ def command(
     # HEADWATER_TOKEN belongs to the server of --url. The SURL's server only gets credentials given for it.
     source = server_named(surl, token, auth, header).of(surl)
     if into is None:
-        _print(surl, since_id or 0, source, as_json=as_json)
+        _print(surl, since_id or 0, source, restart=restart, as_json=as_json)
     elif since_id is None:
         is_token_given = is_given(context, "into_token")
         target = server_named(url, into_token, into_auth, into_header, is_token_given=is_token_given)
@@ -108,10 +110,10 @@ def _mirror(surl: str, origin: Server, into: str, target: Server, *, as_json: bo
         status.closed()
 
 
-def _print(surl: str, since_id: int, server: Server, *, as_json: bool) -> None:
+def _print(surl: str, since_id: int, server: Server, *, restart: bool, as_json: bool) -> None:
     with connected(server) as client:
         table = client.table(surl)
-        reader = table.follow(since_id=since_id)
+        reader = table.follow(since_id=since_id, on_gone=on_gone_of(restart))
         try:
             with _status(table.url, reader) as around:
                 for rows in reader.batches():

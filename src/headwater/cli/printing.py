@@ -43,6 +43,8 @@ def _line(message: bytes) -> bytes:
 
 def _record(batch: Batch[bytes], kind: ContentKind) -> dict[str, Any]:
     record: dict[str, Any] = {"offset": batch.offset, "up_to_date": batch.up_to_date, "closed": batch.closed}
+    if batch.restarted:
+        record["restarted"] = True
     if batch.skip:
         record["skip"] = batch.skip
     return record | content_record(batch.items, kind)

@@ -11,6 +11,7 @@ from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.moments import parse_moment
 from headwater.cli.output import meter
 from headwater.cli.printing import batch_printer
+from headwater.cli.restarting import Restart, on_gone_of
 from headwater.log.content import kind_of
 from headwater.positions import BEGINNING
 
@@ -26,6 +27,7 @@ def command(
     ),
     skip: int = typer.Option(0, min=0, help="Messages (bytes) to skip after that offset."),
     until: str | None = typer.Option(None, help="Where to end: print nothing at or after this offset."),
+    restart: Restart = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the data of a stream: one message per line for a JSON stream, the bytes unchanged for any other.
@@ -41,7 +43,8 @@ def command(
         size = 0
         begin = stream.offset_at(moment) if moment is not None else offset or BEGINNING
         with batch_printer(kind, as_json=as_json) as show:
-            for batch in stream.read(type=bytes, offset=begin, skip=skip, until=until).batches():
+            reader = stream.read(type=bytes, offset=begin, skip=skip, until=until, on_gone=on_gone_of(restart))
+            for batch in reader.batches():
                 show(batch)
                 size += sum(map(len, batch.items))
                 update(size, None)

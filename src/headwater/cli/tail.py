@@ -9,6 +9,7 @@ import typer
 
 from headwater.cli.connecting import AsJson, Path, Server, connected
 from headwater.cli.printing import batch_printer
+from headwater.cli.restarting import Restart, on_gone_of
 from headwater.log.content import kind_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def command(
     path: Path,
     offset: str = typer.Option("now", "--offset", "-o", help="Where to start: an offset, -1 or now."),
     live: LiveOption = typer.Option(LiveOption.AUTO, help="How to follow; auto chooses the mode that works."),
+    restart: Restart = False,
     as_json: AsJson = False,
 ) -> None:
     """Print new data as it is appended, until the stream is closed or Ctrl-C. Lost connections are retried."""
@@ -36,6 +38,7 @@ def command(
         stream = client.stream(path)
         kind = kind_of(stream.head().content_type)
         with batch_printer(kind, as_json=as_json) as show:
-            for batch in stream.read(type=bytes, offset=offset, live=_MODES[live]).batches():
+            reader = stream.read(type=bytes, offset=offset, live=_MODES[live], on_gone=on_gone_of(restart))
+            for batch in reader.batches():
                 if batch.items or as_json:
                     show(batch)

@@ -21,6 +21,7 @@ from headwater.client.mirroring import Mirrored
 from headwater.client.nurls import Nurl
 from headwater.client.outbox import DeliveryReport, ProducerMetrics
 from headwater.client.reading import LiveMode
+from headwater.client.restarting import OnGone
 from headwater.client.session import Retry, Timeouts
 from headwater.client.subscriptions import (
     AckResult,
@@ -80,6 +81,7 @@ __all__ = [
     "LiveMode",
     "Mirrored",
     "Nurl",
+    "OnGone",
     "PendingStream",
     "Position",
     "Producer",

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -15,6 +16,7 @@ from headwater import errors, limits
 from headwater.client.effects import HttpReply, HttpRequest
 from headwater.errors import HeadwaterError
 from headwater.log.json_framing import UNREADABLE
+from headwater.positions import BEGINNING, NOW
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_PREFIX
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.paths import RESERVED
@@ -148,6 +150,10 @@ def _inferred(request: HttpRequest, status: int, reply_headers: Mapping[str, str
         return errors.StreamClosedError
     if status == 409 and headers.PRODUCER_EXPECTED_SEQ in reply_headers:
         return errors.SequenceGapError
+    if status == 410 and headers.FIRST_OFFSET in reply_headers:
+        return errors.OffsetTrimmedError
+    if status == 410 and request.method == "GET" and _names_offset(request.url):
+        return errors.OffsetGoneError  # or the stream was deleted, which a read from its beginning shows
     if status == 403 and headers.PRODUCER_EPOCH in reply_headers:
         return errors.StaleEpochError
     if status == 409 and request.method == "PUT":
@@ -155,6 +161,13 @@ def _inferred(request: HttpRequest, status: int, reply_headers: Mapping[str, str
     if status == 409 and request.method == "POST":
         return errors.SequenceRegressionError if headers.SEQ in request.headers else errors.ContentTypeError
     return _STATUSES.get(status, errors.RequestError if status < 500 else errors.ServerError)
+
+
+def _names_offset(url: str) -> bool:
+    """Whether a request asks for data after an offset that the server gave, or for rows after a SeqNo."""
+    query = parse_qs(urlsplit(url).query)
+    places = query.get("offset") or query.get("since_id") or [BEGINNING]
+    return places[0] not in (BEGINNING, NOW, "0")
 
 
 def retry_after_s(reply_headers: Mapping[str, str]) -> float | None:

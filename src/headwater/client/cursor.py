@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headwater.client.effects import Batch
-from headwater.positions import Position
+from headwater.positions import BEGINNING, Position
 
 T = TypeVar("T")
 
@@ -39,7 +39,10 @@ class Cursor(Generic[T]):
 
     def hold(self, batch: Batch[T]) -> None:
         """Start to deliver the items of a batch one by one."""
-        self._place()
+        done = self._place()
+        if batch.begin and done.position.offset == BEGINNING:
+            begin = Position(batch.begin, done.position.skip, done.position.end)
+            self._done = msgspec.structs.replace(done, position=begin)
         self._held, self._rest = batch, iter(batch.items)
 
     @property

@@ -79,13 +79,17 @@ class Batch(msgspec.Struct, Generic[T], frozen=True):
     """Messages that arrived together, and the position after them.
 
     `skip` is more than 0 only if the batch is a part of a response that is too large for memory. A batch without
-    messages means that the reader is up to date.
+    messages means that the reader is up to date, or begins again. `restarted`: the data at the reader's position is
+    gone, and what follows begins with the first data that is there. `begin` is the offset at which a read from the
+    beginning began, in its first batch, if the server tells it.
     """
 
     items: list[T]
     position: Position
     up_to_date: bool = False
     closed: bool = False
+    restarted: bool = False
+    begin: str = ""
 
     @property
     def offset(self) -> str:

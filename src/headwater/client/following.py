@@ -23,6 +23,7 @@ from headwater.client.answers import error_of
 from headwater.client.codecs import Decoder
 from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Receive, Report, Sleep
 from headwater.client.reading import Attempts, broken, check_size
+from headwater.client.restarting import OnGone, check_on_gone, tell
 from headwater.client.session import Session, lost, opened, pause, with_query
 from headwater.errors import (
     ForbiddenError,
@@ -41,7 +42,7 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind
 from headwater.log.json_framing import UNREADABLE, reason_of
-from headwater.positions import NOW, Position
+from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE
 from headwater.protocol.streams.combined import FORM_MEDIA_TYPE, format_query
 from headwater.protocol.streams.paths import RESERVED, check_path
@@ -55,7 +56,7 @@ class StreamBatch(Batch[T], Generic[T], frozen=True):
 
     `closed`: the stream was closed, and this is its end. `deleted`: it was deleted or has expired. `forbidden`: the
     token may not read it any more. After each of these there are no more batches of this stream. A batch without
-    messages and without an end means that the reader has everything of the stream.
+    messages, an end and `restarted` means that the reader has everything of the stream.
     """
 
     stream: str = ""
@@ -122,6 +123,16 @@ class FollowedStream:
         self.position = Position(next_offset).after(left, end if end > next_offset else "")
         return items, None
 
+    @property
+    def may_be_gone(self) -> bool:
+        """Whether data can be gone at its position. At the beginning of a stream nothing is."""
+        return self.position.offset not in (BEGINNING, NOW)
+
+    def restart(self) -> None:
+        """Begin again at the first data that is there."""
+        self.position = Position()
+        self._held_at = self._decoder = None
+
     def close(self) -> MessageError | None:
         """The stream ends here. The error is that of its last character."""
         self.is_over = True
@@ -136,8 +147,12 @@ class FollowedStream:
 class StreamFollowing:
     """The streams that are followed, which can change at any time, and their positions."""
 
-    def __init__(self, session: Session, streams: Mapping[str, str | Position], wanted: Any) -> None:
+    def __init__(
+        self, session: Session, streams: Mapping[str, str | Position], wanted: Any, on_gone: OnGone = "raise"
+    ) -> None:
         self._session = session
+        self._on_gone = check_on_gone(on_gone)
+        self._restarts = 0  # since a stream was up to date
         self._wanted = wanted
         self._url = f"{session.root}{RESERVED}/live"
         # Streams that are over stay until they are dropped, so that only the caller changes the dictionary, which may
@@ -188,6 +203,9 @@ class StreamFollowing:
                 raise
             except HeadwaterError as error:
                 yield CloseReply()
+                if (stream := self._to_restart(error)) is not None:
+                    yield from self._restart(stream, error)
+                    continue
                 ended = self._end_of(error)
                 if ended is not None:
                     yield Emit(ended)
@@ -253,6 +271,21 @@ class StreamFollowing:
                 raise
             yield CloseReply()
 
+    def _to_restart(self, error: HeadwaterError) -> FollowedStream | None:
+        """The stream whose data at its position is gone, if it may begin again."""
+        stream = self._streams.get(error.stream)
+        if self._on_gone == "raise" or not isinstance(error, OffsetGoneError) or stream is None or stream.is_over:
+            return None
+        return stream if stream.may_be_gone else None
+
+    def _restart(self, stream: FollowedStream, error: HeadwaterError) -> Flow[None]:
+        yield from tell(self._on_gone, self._session.url_of(stream.path), error)
+        self._restarts += 1
+        if self._restarts > len(self._streams):  # a server that trims faster than it is read
+            yield from pause(self._session, error, 1)
+        stream.restart()
+        yield Emit(StreamBatch([], stream.position, stream=stream.path, restarted=True))
+
     def _end_of(self, error: HeadwaterError) -> StreamBatch[Any] | None:
         """The end of a stream that a request was refused for, if it was followed before; None if the error is not
         that."""
@@ -283,6 +316,8 @@ class StreamFollowing:
             return  # it was dropped
         stream.has_begun = True
         self._attempts.failures = 0
+        if event.up_to_date:
+            self._restarts = 0
         if name == b"data":
             yield from self._deliver(request, stream, event)
         elif name == b"control":

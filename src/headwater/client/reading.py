@@ -23,7 +23,10 @@ at the first response, because server-sent events cannot transmit carriage retur
 requests for what a feed cannot deliver: an event that is too large for memory, data past `until`, or a deletion, for
 which a plain request gets the right error.
 
-An error is not an event of the table: the next request is the same. `Attempts` decides which errors are final.
+`RESTART` makes it begin again at the first data that is there, if the data at its position is gone and `on_gone` allows
+it.
+
+Any other error is not an event of the table: the next request is the same. `Attempts` decides which errors are final.
 
 `Reading._move` is the only way from one state to another. An event that the table does not list for a state is a defect
 and raises `ImpossibleTransitionError`.
@@ -41,8 +44,16 @@ from headwater import limits
 from headwater.client.answers import required
 from headwater.client.codecs import BytesAnswer, Decoder, JsonAnswer
 from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpReply, HttpRequest, Receive, Report, Sleep
+from headwater.client.restarting import OnGone, check_on_gone, tell
 from headwater.client.session import Session, lost, opened, pause, with_query
-from headwater.errors import HeadwaterError, MessageError, NetworkError, ProtocolError, UnauthorizedError
+from headwater.errors import (
+    HeadwaterError,
+    MessageError,
+    NetworkError,
+    OffsetGoneError,
+    ProtocolError,
+    UnauthorizedError,
+)
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
 from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.positions import BEGINNING, NOW, Position
@@ -67,31 +78,37 @@ class ReadEvent(enum.Enum):
     TAIL = enum.auto()  # everything up to the tail was delivered
     NO_FEEDS = enum.auto()  # server-sent events do not work for this read
     LEAVE_FEED = enum.auto()  # the feed cannot deliver what comes next
+    RESTART = enum.auto()  # the data at the position is gone, and the read begins again
     END = enum.auto()  # everything that was asked for was delivered
 
 
 READ_TRANSITIONS: Transitions[ReadState, ReadEvent] = {
     ReadState.READING: {
         ReadEvent.TAIL: ReadState.ENDED,
+        ReadEvent.RESTART: ReadState.READING,
         ReadEvent.END: ReadState.ENDED,
     },
     ReadState.TOWARDS_FEED: {
         ReadEvent.TAIL: ReadState.FEEDING,
         ReadEvent.NO_FEEDS: ReadState.TOWARDS_POLL,
+        ReadEvent.RESTART: ReadState.TOWARDS_FEED,
         ReadEvent.END: ReadState.ENDED,
     },
     ReadState.TOWARDS_POLL: {
         ReadEvent.TAIL: ReadState.POLLING,
+        ReadEvent.RESTART: ReadState.TOWARDS_POLL,
         ReadEvent.END: ReadState.ENDED,
     },
     ReadState.FEEDING: {
         ReadEvent.TAIL: ReadState.FEEDING,
         ReadEvent.NO_FEEDS: ReadState.POLLING,
         ReadEvent.LEAVE_FEED: ReadState.TOWARDS_FEED,
+        ReadEvent.RESTART: ReadState.TOWARDS_FEED,
         ReadEvent.END: ReadState.ENDED,
     },
     ReadState.POLLING: {
         ReadEvent.TAIL: ReadState.POLLING,
+        ReadEvent.RESTART: ReadState.TOWARDS_POLL,
         ReadEvent.END: ReadState.ENDED,
     },
     ReadState.ENDED: {},
@@ -177,6 +194,7 @@ class Reading:
         until: str | None,
         live: LiveMode,
         piece_bytes: int = limits.READ_PIECE_BYTES,
+        on_gone: OnGone = "raise",
     ) -> None:
         if live not in BEGINNINGS:
             raise ValueError(f"live is True, False, 'long-poll' or 'sse', not {live!r}")
@@ -189,6 +207,8 @@ class Reading:
         self._until = until
         self._live = live
         self._piece_bytes = piece_bytes
+        self._on_gone = check_on_gone(on_gone)
+        self._restarts = 0  # since the read was up to date
         self._decoder: Decoder | None = None
         self._cursor: str | None = None
         self.state = BEGINNINGS[live]
@@ -198,6 +218,8 @@ class Reading:
         self._held_at: Position | None = None
         self._prefetched: HttpReply | None = None
         self._end = ""  # the offset at the end of the current response
+        self._begun_at = ""  # where the read began, until a batch has told it
+        self._must_revalidate = False  # a cache may have the beginning as it was before the read began again
 
     def _move(self, event: ReadEvent) -> None:
         self.state = next_state(READ_TRANSITIONS, self.state, event)
@@ -216,6 +238,9 @@ class Reading:
             except HeadwaterError as error:
                 self._prefetched = None
                 yield CloseReply()
+                if self._may_restart(error):
+                    yield from self._restart(error)
+                    continue
                 self._attempts.fail(error)
                 yield from pause(self._session, error, self._attempts.failures)
 
@@ -225,6 +250,24 @@ class Reading:
         if until is None or begin == NOW:
             return False
         return until == BEGINNING or (begin != BEGINNING and until <= begin)
+
+    def _may_restart(self, error: HeadwaterError) -> bool:
+        """Whether the data at the position is gone, and the read may begin again. At the beginning nothing is gone."""
+        is_gone = isinstance(error, OffsetGoneError) and self.position.offset not in (BEGINNING, NOW)
+        return is_gone and self._on_gone != "raise"
+
+    def _restart(self, error: HeadwaterError) -> Flow[None]:
+        """Begin again at the first data that is there. A server that trims faster than it is read is asked slowly."""
+        yield from tell(self._on_gone, self._url, error)
+        self._restarts += 1
+        if self._restarts > 1:
+            yield from pause(self._session, error, self._restarts - 1)
+        self._move(ReadEvent.RESTART)
+        self.position = Position()
+        self._decoder = self._cursor = self._held_at = None
+        self._was_up_to_date = False
+        self._must_revalidate = True
+        yield Emit(Batch([], self.position, restarted=True))
 
     # One bounded response
 
@@ -236,6 +279,7 @@ class Reading:
         if reply is None:
             reply = yield from self._open(request)
         next_offset = required(request, reply, headers.NEXT_OFFSET)
+        self._begin_at(reply.headers.get(headers.FIRST_OFFSET, ""))
         if polling:
             self._cursor = reply.headers.get(headers.CURSOR)
         if self._until is not None and self.position.offset == NOW and self._until <= next_offset:
@@ -259,6 +303,14 @@ class Reading:
         waited = self._session.clock() - started >= limits.READ_EMPTY_POLL_S if polling else up_to_date
         if not (moved or waited or self.state is ReadState.ENDED):
             yield Sleep(limits.READ_EMPTY_POLL_S)  # the server neither waits nor advances the offset
+
+    def _begin_at(self, first_offset: str) -> None:
+        """Replace the position -1 by the first offset. The beginning moves if data is trimmed, so messages must not be
+        counted from -1."""
+        self._must_revalidate = False
+        if first_offset and self.position.offset == BEGINNING:
+            self.position = Position(first_offset, self.position.skip, self.position.end)
+            self._begun_at = first_offset
 
     def _prefetch(self, offset: str) -> Flow[None]:
         """Request the next response before this one is decoded and delivered."""
@@ -292,13 +344,15 @@ class Reading:
             # Messages up to this end were read before. If the server was restored, it refuses an end that is lost.
             until = min(self.position.end, until or self.position.end)
         url = with_query(self._url, offset=offset or self.position.offset, live=live, until=until, cursor=cursor)
-        return HttpRequest("GET", url, read_timeout_s=waits[live])
+        request_headers = {"cache-control": "no-cache"} if self._must_revalidate else {}
+        return HttpRequest("GET", url, request_headers, read_timeout_s=waits[live])
 
     def _decoded(self, reply: HttpReply) -> Decoder:
         if self._decoder is None:
             content_type = reply.headers.get("content-type", DEFAULT_CONTENT_TYPE)
             self._decoder = Decoder(kind_of(content_type), self._wanted)
-            if self._live is True and self._decoder.kind is ContentKind.TEXT:
+            is_towards_feed = self.state is ReadState.TOWARDS_FEED
+            if self._live is True and is_towards_feed and self._decoder.kind is ContentKind.TEXT:
                 self._move(ReadEvent.NO_FEEDS)
         return self._decoder
 
@@ -342,6 +396,7 @@ class Reading:
         if closed or next_offset == self._until:
             self._move(ReadEvent.END)
         elif up_to_date:
+            self._restarts = 0
             self._move(ReadEvent.TAIL)
         if items or closed or (up_to_date and not self._was_up_to_date) or next_offset == self._until:
             yield from self._emit(items, up_to_date=up_to_date, closed=closed)
@@ -350,7 +405,8 @@ class Reading:
 
     def _emit(self, items: list[Any], *, up_to_date: bool = False, closed: bool = False) -> Flow[None]:
         self._was_up_to_date = up_to_date
-        yield Emit(Batch(items, self._place(), up_to_date, closed))
+        begin, self._begun_at = self._begun_at, ""
+        yield Emit(Batch(items, self._place(), up_to_date, closed, begin=begin))
 
     def _place(self) -> Position:
         """The position from which a later read continues."""

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headwater.client.effects import Batch, CloseReply, Emit, Flow, HttpRequest, Receive, Sleep
+from headwater.client.restarting import OnGone, check_on_gone, tell
 from headwater.client.session import LOOPBACK, Session, opened, pause, with_query
-from headwater.errors import HeadwaterError, InvalidRowError, NetworkError
+from headwater.errors import HeadwaterError, HistoryChangedError, InvalidRowError, NetworkError, OffsetGoneError
 from headwater.positions import Position
 from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.tables.content_type import MEDIA_TYPE, TableType, format_table_type
@@ -26,6 +27,8 @@ class TableReading:
     `query` is sent with every request. With `attempts` the read fails after that many attempts, otherwise the client's
     retry settings apply. `last_row` is the last delivered row, at which the Following starts.
 
+    If rows after the position were removed, or the table was created again, `on_gone` says whether to begin again.
+
     After an error, another `flow` continues after the last delivered row, unless the error is final: then it raises it
     again (`failure`).
     """
@@ -39,7 +42,9 @@ class TableReading:
         *,
         attempts: int | None = None,
         last_row: Row | None = None,
+        on_gone: OnGone = "raise",
     ) -> None:
+        self._on_gone = check_on_gone(on_gone)
         self._session = session
         self._url = url
         self.following = following
@@ -66,13 +71,34 @@ class TableReading:
                 yield CloseReply()
                 self._was_up_to_date = False
                 error.url = error.url or self._url
-                if is_final(error):
-                    self.failure = error
-                yield from pause(session, error, following.failed(error, self._attempts))
+                if not following.has_lost_nothing(error):
+                    yield from self._fail(error)
                 continue
             yield CloseReply()
             if wait_s and not following.ended:
                 yield Sleep(wait_s)
+
+    def _fail(self, error: HeadwaterError) -> Flow[None]:
+        """Wait before the next attempt, or begin again; raise the error if neither helps."""
+        if self.failure is not None:  # a row that was taken cannot be delivered
+            raise self.failure
+        try:
+            failures = self.following.failed(error, self._attempts)
+        except HeadwaterError:
+            if not self._may_restart(error):
+                self.failure = error if is_final(error) else None
+                raise
+            yield from tell(self._on_gone, self._url, error)
+            self.following.restart()
+            self._last_row = None
+            yield Emit(Batch([], Position("0"), restarted=True))
+        else:
+            yield from pause(self._session, error, failures)
+
+    def _may_restart(self, error: HeadwaterError) -> bool:
+        """Whether rows after the position are gone, and the read may begin again. At the beginning nothing is gone."""
+        is_gone = isinstance(error, OffsetGoneError | HistoryChangedError)
+        return self._on_gone != "raise" and is_gone and bool(self.following.position)
 
     def _answer(self) -> Flow[None]:
         following = self.following

@@ -354,7 +354,7 @@ class NotFollowedError(RequestError):
 class OffsetGoneError(RequestError):
     status = 410
     title = "Offset is gone"
-    advice = "The stream was deleted and created again. Read it from its beginning."
+    advice = "The data there was removed, or the stream was deleted and created again. Read it from its beginning."
 
 
 class OffsetLostError(OffsetGoneError):

@@ -17,6 +17,7 @@ from headwater.client import Client, Follow, Position, Retry, StreamBatch
 from headwater.errors import (
     DamagedDataError,
     ForbiddenError,
+    HeadwaterError,
     InvalidPathError,
     MessageError,
     NetworkError,
@@ -348,6 +349,53 @@ def test_data_that_was_lost_or_trimmed_is_an_error_and_no_deletion(code: str, ki
     with script.client() as client, pytest.raises(kind) as caught:
         list(client.follow({"a": "-1"}))
     assert caught.value.stream == "a"
+
+
+def trimmed(stream: str) -> httpx.Response:
+    response = problem(410, "offset-trimmed", stream)
+    return httpx.Response(
+        410, headers={**response.headers, "stream-first-offset": OFFSETS[7]}, content=response.content
+    )
+
+
+def test_data_that_was_trimmed_is_an_error_and_no_deletion() -> None:
+    script = Script(control("a", 1, "upToDate"), trimmed("a"))
+    with script.client() as client, pytest.raises(OffsetTrimmedError) as caught:
+        list(client.follow({"a": "-1"}))
+    assert (caught.value.stream, caught.value.first_offset) == ("a", OFFSETS[7])
+
+
+@pytest.mark.parametrize("gone", [trimmed("a"), problem(410, "offset-gone", "a"), problem(410, "offset-lost", "a")])
+def test_a_stream_whose_data_is_gone_begins_again_and_the_others_continue(gone: httpx.Response) -> None:
+    script = Script(
+        data("a", [1], 1) + control("a", 1, "upToDate") + control("b", 1, "upToDate"),
+        gone,
+        data("a", [7], 8) + control("a", 8, "streamClosed") + control("b", 1, "streamClosed"),
+    )
+    told: list[HeadwaterError] = []
+    with script.client() as client:
+        follow = client.follow({"a": "-1", "b": "now"}, on_gone=told.append)
+        batches = [(batch.stream, batch.items, batch.restarted, batch.deleted) for batch in follow]
+    assert batches[3:5] == [("a", [], True, False), ("a", [7], False, False)]
+    assert script.asked[1:] == [{"a": OFFSETS[1], "b": OFFSETS[1]}, {"a": "-1", "b": OFFSETS[1]}]
+    assert [isinstance(error, OffsetGoneError) for error in told] == [True]
+
+
+def test_an_error_in_an_event_names_the_first_offset_and_lets_its_stream_begin_again() -> None:
+    document = b'{"type":"urn:headwater:offset-trimmed","status":410,"first_offset":"%b"}' % OFFSETS[7].encode()
+    responses = [control("a", 0, problem=document), data("a", [7], 8) + control("a", 8, "streamClosed")]
+    with Script(*responses).client() as client, pytest.raises(OffsetTrimmedError) as caught:
+        list(client.follow({"a": OFFSETS[1]}))
+    assert caught.value.first_offset == OFFSETS[7]
+    with Script(*responses).client() as client:
+        batches = list(client.follow({"a": OFFSETS[1]}, on_gone="restart"))
+    assert [(batch.items, batch.restarted) for batch in batches] == [([], True), ([7], False), ([], False)]
+
+
+def test_a_stream_that_is_gone_at_its_beginning_is_an_error() -> None:
+    script = Script(trimmed("a"), trimmed("a"))
+    with script.client() as client, pytest.raises(OffsetTrimmedError):
+        list(client.follow({"a": "-1"}, on_gone="restart"))
 
 
 def test_a_stream_that_fails_is_an_error_and_the_others_go_on_without_it() -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from headwater import errors, limits
-from headwater.client import AsyncClient, Client, Retry, TableReader
+from headwater.client import AsyncClient, Client, Retry, Row, TableReader
 from tests.waiting import LIMIT_S
 
 QUICK = Retry(attempts=2, first_s=0.0001, most_s=0.001)
@@ -134,6 +134,68 @@ def test_a_table_that_is_filled_again_is_compared_with_the_last_row() -> None:
     with client(other) as there, there.table("t").follow() as reader:
         assert rows_until(reader, errors.RowsGoneError) == [1, 2, 3]
         assert rows_until(reader, errors.HistoryChangedError) == []
+
+
+def trimmed(first: int) -> Handler:
+    """A table whose rows below `first` were removed. It has rows up to 9."""
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        since = since_of(request)
+        if 0 < since < first - 1:
+            headers = {"content-type": "application/problem+json", "stp-first-seqno": str(first)}
+            return httpx.Response(410, headers=headers, json={"type": "urn:headwater:offset-trimmed", "detail": "why"})
+        rows = lines(*range(max(since + 1, first), 10))
+        return answer(rows, last=9, stp_first_seqno=str(first), stp_gapless="true", stream_closed="true")
+
+    return handle
+
+
+def test_a_table_that_was_trimmed_is_read_from_its_first_row() -> None:
+    with client(trimmed(7)) as there:
+        assert [row.seqno for row in there.table("t").rows()] == [7, 8, 9]
+        assert [row.seqno for row in there.table("t").follow()] == [7, 8, 9]
+
+
+def test_rows_that_were_removed_before_they_were_read_are_an_error_or_the_read_begins_again() -> None:
+    with client(trimmed(7)) as there, there.table("t").follow(since_id=3) as reader:
+        assert rows_until(reader, errors.OffsetTrimmedError) == []
+        with pytest.raises(errors.OffsetTrimmedError) as caught:
+            next(iter(reader))
+        assert caught.value.first_seqno == 7
+    told: list[errors.HeadwaterError] = []
+    with client(trimmed(7)) as there, there.table("t").follow(since_id=3, on_gone=told.append) as reader:
+        batches = [(reader.restarted, reader.seqno, [row.seqno for row in rows]) for rows in reader.batches()]
+    assert batches[0] == (True, 0, [])
+    assert (False, 9, [7, 8, 9]) in batches
+    assert not any(restarted for restarted, _, _ in batches[1:])
+    assert [type(error) for error in told] == [errors.OffsetTrimmedError]
+
+
+def test_rows_that_were_removed_after_they_were_read_are_no_loss() -> None:
+    """The last row is not compared any more."""
+    first = lambda request: answer(lines(1, 2, 3, 4, 5, 6), last=6)  # noqa: E731
+    with client(scripted(first, trimmed(7))) as there, there.table("t").follow() as reader:
+        assert [row.seqno for row in reader] == list(range(1, 10))
+    last = Row(6, "2026-01-08T00:00:00Z", "+", "k6", "r")
+    with client(trimmed(7)) as there, there.table("t").follow(last_row=last) as reader:
+        assert [row.seqno for row in reader] == [7, 8, 9]
+
+
+def test_plain_410_of_another_server_lets_a_read_begin_again_once() -> None:
+    other = lambda request: answer(lines(8, 9), last=9, stream_closed="true")  # noqa: E731
+    with client(scripted(refused(410), other)) as there:
+        assert [row.seqno for row in there.table("t").follow(since_id=3, on_gone="restart")] == [8, 9]
+    with client(refused(410)) as there, pytest.raises(errors.StreamGoneError):
+        list(there.table("t").follow(since_id=3, on_gone="restart"))
+
+
+def test_a_table_that_was_created_again_is_read_again() -> None:
+    first = lambda request: answer(lines(1, 2, 3), last=3)  # noqa: E731
+    other = lambda request: answer(  # noqa: E731
+        lines(*range(since_of(request) + 1, 6), record="other"), last=5, stream_closed="true"
+    )
+    with client(scripted(first, other)) as there, there.table("t").follow(on_gone="restart") as reader:
+        assert [row.seqno for row in reader] == [1, 2, 3, 1, 2, 3, 4, 5]
 
 
 FINAL: list[tuple[Handler, type[errors.HeadwaterError]]] = [

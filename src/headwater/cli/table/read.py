@@ -9,6 +9,7 @@ import typer
 from headwater.cli.connecting import AsJson, Name, Server, connected
 from headwater.cli.failing import NOT_FOUND, WRONG_CALL, fail
 from headwater.cli.printing import print_rows
+from headwater.cli.restarting import Restart, on_gone_of
 
 if TYPE_CHECKING:
     from headwater.client import Table
@@ -25,6 +26,7 @@ def command(
     until_id: int | None = typer.Option(None, min=0, help="Only rows up to this SeqNo."),
     active: bool = typer.Option(False, "--active", help="Only the last row of each key that is not deleted."),
     key: str | None = typer.Option(None, help="Only the last row of a key, if it is not deleted."),
+    restart: Restart = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of a table: SeqNo, timestamp, action, key and record, separated by tabs.
@@ -42,7 +44,7 @@ def command(
             live = table.active()
             print_rows(live.values(), table.table_type, as_json=as_json)
         else:
-            reader = table.rows(since_id=since_id or 0, until_id=until_id)
+            reader = table.rows(since_id=since_id or 0, until_id=until_id, on_gone=on_gone_of(restart))
             for rows in reader.batches():
                 print_rows(rows, reader.table_type, as_json=as_json)
 

@@ -31,6 +31,7 @@ from headwater.client.effects import (
 from headwater.client.flows import StreamInfo
 from headwater.client.following import StreamFollowing
 from headwater.client.forking import Pools
+from headwater.client.restarting import OnGone
 from headwater.client.session import Retry, Session, Setting, Timeouts
 from headwater.client.subscriptions import SubscriptionStatus
 from headwater.client.tables import TableInfo
@@ -116,21 +117,31 @@ class AsyncClient:
                 return
 
     @overload
-    def follow(self, streams: Mapping[str, str | Position]) -> AsyncFollow[Any]: ...
+    def follow(self, streams: Mapping[str, str | Position], *, on_gone: OnGone = ...) -> AsyncFollow[Any]: ...
 
     @overload
-    def follow(self, streams: Mapping[str, str | Position], *, type: type[T]) -> AsyncFollow[T]: ...
+    def follow(
+        self, streams: Mapping[str, str | Position], *, type: type[T], on_gone: OnGone = ...
+    ) -> AsyncFollow[T]: ...
 
     @overload
-    def follow(self, streams: Mapping[str, str | Position], *, type: Any) -> AsyncFollow[Any]: ...
+    def follow(
+        self, streams: Mapping[str, str | Position], *, type: Any, on_gone: OnGone = ...
+    ) -> AsyncFollow[Any]: ...
 
-    def follow(self, streams: Mapping[str, str | Position], *, type: Any = Any) -> AsyncFollow[Any]:  # noqa: A002
+    def follow(
+        self,
+        streams: Mapping[str, str | Position],
+        *,
+        type: Any = Any,  # noqa: A002
+        on_gone: OnGone = "raise",
+    ) -> AsyncFollow[Any]:
         """Follow many streams of this server over one connection, each from its own offset or position.
 
-        "-1" is the beginning of a stream, "now" its tail. `type` is as in `read`, for all of them. This is an
-        extension of Headwater.
+        "-1" is the beginning of a stream, "now" its tail. `type` and `on_gone` are as in `read`, for all of them. This
+        is an extension of Headwater.
         """
-        return AsyncFollow(self, StreamFollowing(self._session, streams, type))
+        return AsyncFollow(self, StreamFollowing(self._session, streams, type, on_gone))
 
     def table(
         self,

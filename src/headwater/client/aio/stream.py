@@ -21,6 +21,7 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
+from headwater.client.restarting import OnGone
 from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.log.producers import ProducerTuple
@@ -319,7 +320,13 @@ class AsyncStream:
 
     @overload
     def read(
-        self, *, offset: str | Position = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self,
+        *,
+        offset: str | Position = ...,
+        skip: int = ...,
+        until: str | None = ...,
+        live: LiveMode = ...,
+        on_gone: OnGone = ...,
     ) -> AsyncReader[Any]: ...
 
     @overload
@@ -331,11 +338,19 @@ class AsyncStream:
         skip: int = ...,
         until: str | None = ...,
         live: LiveMode = ...,
+        on_gone: OnGone = ...,
     ) -> AsyncReader[T]: ...
 
     @overload
     def read(
-        self, *, type: Any, offset: str | Position = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self,
+        *,
+        type: Any,
+        offset: str | Position = ...,
+        skip: int = ...,
+        until: str | None = ...,
+        live: LiveMode = ...,
+        on_gone: OnGone = ...,
     ) -> AsyncReader[Any]: ...
 
     def read(
@@ -346,6 +361,7 @@ class AsyncStream:
         skip: int = 0,
         until: str | None = None,
         live: LiveMode = False,
+        on_gone: OnGone = "raise",
     ) -> AsyncReader[Any]:
         """Read from an offset ("-1" is the beginning, "now" the tail) up to `until` or the current tail.
 
@@ -353,10 +369,15 @@ class AsyncStream:
         With `live`, the read continues until the stream is closed: True chooses the mode, "sse" and "long-poll" force
         one. `type` is the type to decode JSON messages to, or bytes or str. Without it, JSON messages become plain
         objects, text becomes str and other data bytes.
+
+        If the data at the position was trimmed, the read raises OffsetTrimmedError, whose `first_offset` is where the
+        stream begins; if the stream was deleted and created again, OffsetGoneError. With `on_gone="restart"` it begins
+        again at the first data that is there instead, and tells so by a batch with `restarted` and in the log. A
+        function as `on_gone` is called with the error before that.
         """
         return AsyncReader(
             self._client,
-            lambda position: Reading(self._session, self.url, type, position, until, live),
+            lambda position: Reading(self._session, self.url, type, position, until, live, on_gone=on_gone),
             Position.at(offset).after(skip),
         )
 

@@ -14,6 +14,7 @@ from headwater.client import nurls as notifying
 from headwater.client.aio.table_reader import AsyncTableReader
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
+from headwater.client.restarting import OnGone
 from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.table_reading import AT_ONCE, TableReading
@@ -211,14 +212,15 @@ class AsyncTable:
         """Delete the table, its rows and its NURLs."""
         await self._client._run(tables.delete(self._session, self.url, if_tail=if_tail))
 
-    def rows(self, *, since_id: int = 0, until_id: int | None = None) -> AsyncTableReader:
+    def rows(self, *, since_id: int = 0, until_id: int | None = None, on_gone: OnGone = "raise") -> AsyncTableReader:
         """Read the current rows with a SeqNo above `since_id`, up to `until_id`.
 
-        A negative `since_id` asks for that many of the last rows.
+        A negative `since_id` asks for that many of the last rows. `on_gone` is as in `follow`.
         """
         following = TableFollowing(since_id, until_id=until_id, snapshot=True, table=self.table_type)
         query = {"until_id": None if until_id is None else str(until_id), "timeout": AT_ONCE}
-        return AsyncTableReader(self._client, TableReading(self._session, self.url, following, query))
+        reading = TableReading(self._session, self.url, following, query, on_gone=on_gone)
+        return AsyncTableReader(self._client, reading)
 
     def follow(
         self,
@@ -227,6 +229,7 @@ class AsyncTable:
         last_row: Row | None = None,
         timeout_s: float | None = None,
         idle_s: float | None = None,
+        on_gone: OnGone = "raise",
     ) -> AsyncTableReader:
         """Read the rows above `since_id` and every later row as it arrives, until the table is closed.
 
@@ -237,6 +240,10 @@ class AsyncTable:
             for row in client.table("https://partner.example/prices").follow(since_id=43):
                 print(row.key, row.record)
 
+        If rows after the position were removed, the read raises OffsetTrimmedError, whose `first_seqno` is that of the
+        first row that is there. With `on_gone="restart"` it begins again there instead, also if the history changed.
+        `TableReader.restarted` and the log tell it; a function as `on_gone` is called with the error before that.
+
         `timeout_s` and `idle_s` override how long Headwater holds a request open.
         """
         following = TableFollowing(since_id, table=self.table_type, last_row=last_row)
@@ -245,7 +252,8 @@ class AsyncTable:
             "idle": None if idle_s is None else f"{idle_s:f}",
         }
         return AsyncTableReader(
-            self._client, TableReading(self._session, self.url, following, query, last_row=last_row)
+            self._client,
+            TableReading(self._session, self.url, following, query, last_row=last_row, on_gone=on_gone),
         )
 
     async def mirror(self, source: AsyncTable | str) -> AsyncIterator[Mirrored]:

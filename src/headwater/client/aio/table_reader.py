@@ -26,6 +26,8 @@ class AsyncTableReader(Unpicklable):
     again: HistoryChangedError (but not RowsGoneError), RowOrderError, SchemaChangedError, and a row that cannot be
     unescaped.
 
+    A read with `on_gone` may begin again. Then `restarted` is true for one empty batch: discard what was read before.
+
     ```python
     async with AsyncClient("http://127.0.0.1:4437") as client:
         stock = client.table("stock")
@@ -48,6 +50,7 @@ class AsyncTableReader(Unpicklable):
         self._ended = False
         self._rest: Iterator[Row] = iter(())
         self.seqno = reading.following.position
+        self.restarted = False
 
     @property
     def table_type(self) -> TableType | None:
@@ -80,13 +83,14 @@ class AsyncTableReader(Unpicklable):
             self._rest = iter(batch.items)
 
     async def batches(self) -> AsyncIterator[list[Row]]:
-        """Iterate over lists of rows that arrived together. An empty list means that the reader is up to date."""
+        """Iterate over lists of rows that arrived together. An empty list means that the reader is up to date, or has
+        `restarted`."""
         if rest := list(self._rest):
             self.seqno = rest[-1].seqno
             yield rest
         while (batch := await self._next()) is not None:
-            if batch.items:
-                self.seqno = batch.items[-1].seqno
+            if batch.items or batch.restarted:
+                self.seqno = batch.items[-1].seqno if batch.items else 0
             yield batch.items
 
     async def all(self) -> list[Row]:
@@ -117,6 +121,7 @@ class AsyncTableReader(Unpicklable):
             self._arrived = None
             raise
         self._ended = self._ended or batch is None
+        self.restarted = batch is not None and batch.restarted
         return batch
 
     async def __aenter__(self) -> AsyncTableReader:

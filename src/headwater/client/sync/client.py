@@ -25,6 +25,7 @@ from headwater.client.effects import (
 from headwater.client.flows import StreamInfo
 from headwater.client.following import StreamFollowing
 from headwater.client.forking import Pools
+from headwater.client.restarting import OnGone
 from headwater.client.session import Retry, Session, Setting, Timeouts
 from headwater.client.subscriptions import SubscriptionStatus
 from headwater.client.sync.follow import Follow
@@ -115,21 +116,27 @@ class Client:
                 return
 
     @overload
-    def follow(self, streams: Mapping[str, str | Position]) -> Follow[Any]: ...
+    def follow(self, streams: Mapping[str, str | Position], *, on_gone: OnGone = ...) -> Follow[Any]: ...
 
     @overload
-    def follow(self, streams: Mapping[str, str | Position], *, type: type[T]) -> Follow[T]: ...
+    def follow(self, streams: Mapping[str, str | Position], *, type: type[T], on_gone: OnGone = ...) -> Follow[T]: ...
 
     @overload
-    def follow(self, streams: Mapping[str, str | Position], *, type: Any) -> Follow[Any]: ...
+    def follow(self, streams: Mapping[str, str | Position], *, type: Any, on_gone: OnGone = ...) -> Follow[Any]: ...
 
-    def follow(self, streams: Mapping[str, str | Position], *, type: Any = Any) -> Follow[Any]:  # noqa: A002
+    def follow(
+        self,
+        streams: Mapping[str, str | Position],
+        *,
+        type: Any = Any,  # noqa: A002
+        on_gone: OnGone = "raise",
+    ) -> Follow[Any]:
         """Follow many streams of this server over one connection, each from its own offset or position.
 
-        "-1" is the beginning of a stream, "now" its tail. `type` is as in `read`, for all of them. This is an
-        extension of Headwater.
+        "-1" is the beginning of a stream, "now" its tail. `type` and `on_gone` are as in `read`, for all of them. This
+        is an extension of Headwater.
         """
-        return Follow(self, StreamFollowing(self._session, streams, type))
+        return Follow(self, StreamFollowing(self._session, streams, type, on_gone))
 
     def table(
         self,

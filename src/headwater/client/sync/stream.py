@@ -20,6 +20,7 @@ from headwater.client.outbox import (
     identity,
 )
 from headwater.client.reading import LiveMode, Reading
+from headwater.client.restarting import OnGone
 from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.sync.producer import Producer
@@ -318,7 +319,13 @@ class Stream:
 
     @overload
     def read(
-        self, *, offset: str | Position = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self,
+        *,
+        offset: str | Position = ...,
+        skip: int = ...,
+        until: str | None = ...,
+        live: LiveMode = ...,
+        on_gone: OnGone = ...,
     ) -> Reader[Any]: ...
 
     @overload
@@ -330,11 +337,19 @@ class Stream:
         skip: int = ...,
         until: str | None = ...,
         live: LiveMode = ...,
+        on_gone: OnGone = ...,
     ) -> Reader[T]: ...
 
     @overload
     def read(
-        self, *, type: Any, offset: str | Position = ..., skip: int = ..., until: str | None = ..., live: LiveMode = ...
+        self,
+        *,
+        type: Any,
+        offset: str | Position = ...,
+        skip: int = ...,
+        until: str | None = ...,
+        live: LiveMode = ...,
+        on_gone: OnGone = ...,
     ) -> Reader[Any]: ...
 
     def read(
@@ -345,6 +360,7 @@ class Stream:
         skip: int = 0,
         until: str | None = None,
         live: LiveMode = False,
+        on_gone: OnGone = "raise",
     ) -> Reader[Any]:
         """Read from an offset ("-1" is the beginning, "now" the tail) up to `until` or the current tail.
 
@@ -352,10 +368,15 @@ class Stream:
         With `live`, the read continues until the stream is closed: True chooses the mode, "sse" and "long-poll" force
         one. `type` is the type to decode JSON messages to, or bytes or str. Without it, JSON messages become plain
         objects, text becomes str and other data bytes.
+
+        If the data at the position was trimmed, the read raises OffsetTrimmedError, whose `first_offset` is where the
+        stream begins; if the stream was deleted and created again, OffsetGoneError. With `on_gone="restart"` it begins
+        again at the first data that is there instead, and tells so by a batch with `restarted` and in the log. A
+        function as `on_gone` is called with the error before that.
         """
         return Reader(
             self._client,
-            lambda position: Reading(self._session, self.url, type, position, until, live),
+            lambda position: Reading(self._session, self.url, type, position, until, live, on_gone=on_gone),
             Position.at(offset).after(skip),
         )
 

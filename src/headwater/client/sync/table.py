@@ -14,6 +14,7 @@ from headwater.client import flows, mirroring, retaining, table_reading, tables
 from headwater.client import nurls as notifying
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
+from headwater.client.restarting import OnGone
 from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.sync.table_reader import TableReader
@@ -212,14 +213,15 @@ class Table:
         """Delete the table, its rows and its NURLs."""
         self._client._run(tables.delete(self._session, self.url, if_tail=if_tail))
 
-    def rows(self, *, since_id: int = 0, until_id: int | None = None) -> TableReader:
+    def rows(self, *, since_id: int = 0, until_id: int | None = None, on_gone: OnGone = "raise") -> TableReader:
         """Read the current rows with a SeqNo above `since_id`, up to `until_id`.
 
-        A negative `since_id` asks for that many of the last rows.
+        A negative `since_id` asks for that many of the last rows. `on_gone` is as in `follow`.
         """
         following = TableFollowing(since_id, until_id=until_id, snapshot=True, table=self.table_type)
         query = {"until_id": None if until_id is None else str(until_id), "timeout": AT_ONCE}
-        return TableReader(self._client, TableReading(self._session, self.url, following, query))
+        reading = TableReading(self._session, self.url, following, query, on_gone=on_gone)
+        return TableReader(self._client, reading)
 
     def follow(
         self,
@@ -228,6 +230,7 @@ class Table:
         last_row: Row | None = None,
         timeout_s: float | None = None,
         idle_s: float | None = None,
+        on_gone: OnGone = "raise",
     ) -> TableReader:
         """Read the rows above `since_id` and every later row as it arrives, until the table is closed.
 
@@ -238,6 +241,10 @@ class Table:
             for row in client.table("https://partner.example/prices").follow(since_id=43):
                 print(row.key, row.record)
 
+        If rows after the position were removed, the read raises OffsetTrimmedError, whose `first_seqno` is that of the
+        first row that is there. With `on_gone="restart"` it begins again there instead, also if the history changed.
+        `TableReader.restarted` and the log tell it; a function as `on_gone` is called with the error before that.
+
         `timeout_s` and `idle_s` override how long Headwater holds a request open.
         """
         following = TableFollowing(since_id, table=self.table_type, last_row=last_row)
@@ -245,7 +252,10 @@ class Table:
             "timeout": None if timeout_s is None else f"{timeout_s:f}",
             "idle": None if idle_s is None else f"{idle_s:f}",
         }
-        return TableReader(self._client, TableReading(self._session, self.url, following, query, last_row=last_row))
+        return TableReader(
+            self._client,
+            TableReading(self._session, self.url, following, query, last_row=last_row, on_gone=on_gone),
+        )
 
     def mirror(self, source: Table | str) -> Iterator[Mirrored]:
         """Mirror a table into this one until the source is closed. Yields the progress after each append.

@@ -27,6 +27,8 @@ class TableReader(Unpicklable):
     again: HistoryChangedError (but not RowsGoneError), RowOrderError, SchemaChangedError, and a row that cannot be
     unescaped.
 
+    A read with `on_gone` may begin again. Then `restarted` is true for one empty batch: discard what was read before.
+
     ```python
     with Client("http://127.0.0.1:4437") as client:
         stock = client.table("stock")
@@ -49,6 +51,7 @@ class TableReader(Unpicklable):
         self._ended = False
         self._rest: Iterator[Row] = iter(())
         self.seqno = reading.following.position
+        self.restarted = False
 
     @property
     def table_type(self) -> TableType | None:
@@ -81,13 +84,14 @@ class TableReader(Unpicklable):
             self._rest = iter(batch.items)
 
     def batches(self) -> Iterator[list[Row]]:
-        """Iterate over lists of rows that arrived together. An empty list means that the reader is up to date."""
+        """Iterate over lists of rows that arrived together. An empty list means that the reader is up to date, or has
+        `restarted`."""
         if rest := list(self._rest):
             self.seqno = rest[-1].seqno
             yield rest
         while (batch := self._next()) is not None:
-            if batch.items:
-                self.seqno = batch.items[-1].seqno
+            if batch.items or batch.restarted:
+                self.seqno = batch.items[-1].seqno if batch.items else 0
             yield batch.items
 
     def all(self) -> list[Row]:
@@ -118,6 +122,7 @@ class TableReader(Unpicklable):
             self._arrived = None
             raise
         self._ended = self._ended or batch is None
+        self.restarted = batch is not None and batch.restarted
         return batch
 
     def __enter__(self) -> TableReader:

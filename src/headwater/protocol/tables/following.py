@@ -33,6 +33,7 @@ that arrives after a later one was taken is an error.
 | a row that was missing when a later row was taken    | RowOrderError or HistoryChangedError              |
 | two different rows with one SeqNo                    | HistoryChangedError                               |
 | STP-Last-SeqNo below the position                    | retried, then RowsGoneError                       |
+| 410: rows after the position were removed            | OffsetTrimmedError; the caller may `restart`      |
 | a gap, if the server promises gapless SeqNos         | retried from before the gap, then MissingRowError |
 | an end within a line                                 | retried, then InvalidRowError                     |
 | a line that is not a row, or is too long             | InvalidRowError                                   |
@@ -44,8 +45,8 @@ resets the count.
 
 The follower remembers hashes of the last rows, and each request includes the last row. If the table was deleted and
 created again, this row differs, even if the new table has more rows. A deletion alone cannot be seen: it looks like any
-other end of a response. There is one exception: a server that holds requests until there is a row would respond at once
-with the last row. So after a response that ended at once with nothing else, the last row is not requested.
+other end of a response. The last row is not requested if it was removed since, which 410 tells, or after a response
+that ended at once with nothing else: a server that holds requests until there is a row would respond at once with it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from headwater.errors import (
     HistoryChangedError,
     InvalidRowError,
     MissingRowError,
+    OffsetTrimmedError,
     ProtocolError,
     RowOrderError,
     RowsGoneError,
@@ -66,7 +68,7 @@ from headwater.errors import (
 )
 from headwater.protocol.streams.headers import parse_closed
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
-from headwater.protocol.tables.headers import parse_gapless, parse_last_seqno
+from headwater.protocol.tables.headers import parse_first_seqno, parse_gapless, parse_last_seqno
 from headwater.protocol.tables.row_window import RowWindow, SkippedSeqNos
 from headwater.protocol.tables.rows import Row, RowReader
 
@@ -98,7 +100,7 @@ class TableFollowing:
         self.table = table
         self.last_seqno: int | None = None  # in the last response
         self.closed = False
-        self._target = until_id
+        self._target = self._until_id = until_id
         self._snapshot = snapshot
         self._snapshot_taken = False
         self.ended = until_id is not None and self.position is not None and self.position >= until_id
@@ -166,8 +168,14 @@ class TableFollowing:
         self.last_seqno = parse_last_seqno(headers)
         self.closed = parse_closed(headers)
         self.gapless = not self._gaps and parse_gapless(headers)
+        self._skip_trimmed(parse_first_seqno(headers))
         if self.last_seqno is not None:
             self._compare_last(self.last_seqno)
+
+    def _skip_trimmed(self, first_seqno: int) -> None:
+        """A read from the beginning begins with the first row that is there."""
+        if self.position == 0 and first_seqno > 1:
+            self.position = self._floor = first_seqno - 1
 
     def _compare_last(self, last_seqno: int) -> None:
         position = self.position
@@ -342,6 +350,24 @@ class TableFollowing:
         anew, and the next request continues after the last row that was taken."""
         self._verify = True
         self._failures = self._doubts = 0
+
+    def has_lost_nothing(self, error: HeadwaterError) -> bool:
+        """Whether the refused request was for the last row only to compare it, and all later rows are there. The next
+        request is for these."""
+        if not isinstance(error, OffsetTrimmedError) or error.first_seqno is None or self.position is None:
+            return False
+        if self.since_id == self.position or self.position < error.first_seqno - 1:
+            return False
+        self._verify = False
+        return True
+
+    def restart(self) -> None:
+        """Begin again with the first row that is there: rows after the position were removed, or the table is another
+        one. Its type must be the same."""
+        self.position = self._first_since_id = self._floor = self._taken = 0
+        self._seen, self._skipped = {}, SkippedSeqNos()
+        self._target, self._snapshot_taken = self._until_id, False
+        self.resume()
 
     def failed(self, error: HeadwaterError, attempts_max: int) -> int:
         """Return the number of consecutive failures if the request can be retried; raise the error otherwise.

@@ -6,6 +6,7 @@ import contextlib
 
 from headwater.engine.messages import Read, ReadReply, VisibleStream
 from headwater.log.content import ContentKind
+from headwater.log.offsets import BEGINNING
 from headwater.protocol.conditions import etag
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.offsets import format_offset, parse_offset
@@ -101,6 +102,8 @@ def _piece(service: Service, request: Request, query: ReadQuery, reply: ReadRepl
     stream, data, at_tail = reply.stream, reply.data, reply.at_tail
     closed = stream.closed and at_tail
     response_headers = [(headers.NEXT_OFFSET, offset_text(stream, reply.next)), SANDBOX]
+    if query.offset == BEGINNING:  # it moves when data is trimmed, so a reader must not count from there
+        response_headers.append((headers.FIRST_OFFSET, offset_text(stream, reply.start)))
     if at_tail:
         response_headers.append(UP_TO_DATE)
     if closed:
