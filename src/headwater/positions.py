@@ -17,6 +17,7 @@ BEGINNING = "-1"
 NOW = "now"
 
 _NUMBERED = re.compile(r"[0-9]+_[0-9]+")
+_ORIGINAL = re.compile(r"[0-9]+_0+")
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
@@ -71,6 +72,11 @@ class Position(msgspec.Struct, frozen=True, order=True):
         if not (self.skip or "+" in self.offset):
             return self.offset
         return f"{self.offset}+{self.skip}@{self.end}" if self.end else f"{self.offset}+{self.skip}"
+
+
+def is_original(offset: str) -> bool:
+    """Whether nothing can have been removed before an offset, because it is that of the first byte of a stream."""
+    return offset == BEGINNING or _ORIGINAL.fullmatch(offset) is not None
 
 
 def _invalid(text: str) -> ValueError:

@@ -38,7 +38,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     content_type: str
     tail_offset: str
-    first_offset: str | None = None  # where it begins
+    first_offset: str | None = None  # where it begins, if the server tells it
     bytes: int | None = None  # from the list only
     closed: bool = False
     created_at: str | None = None  # from the list only

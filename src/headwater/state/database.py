@@ -114,7 +114,8 @@ class TransactionTable:
 class _Stage:
     """Data that was read and is not visible yet. Changes of tables without watchers are in the tables, by key."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, replaces: bool = False) -> None:
+        self.replaces = replaces  # the whole state, so no single steps are kept
         self.is_reset = False
         self.steps: list[tuple[StateTable[Any], str, Any, Any, ChangeHeaders]] = []
         self.txids: dict[str, None] = {}
@@ -203,14 +204,32 @@ class Database:
         for table in self.tables.values():
             table.unstage()
 
+    def begin_again(self) -> None:
+        """The stream is read from its beginning. Until the next commit the state stays as it is; then it becomes what was
+        staged since, and the watchers are told the differences."""
+        with self.lock:
+            self.unstage()
+            self._in_snapshot = False
+            self._stage = _Stage(replaces=True)
+            for table in self.tables.values():
+                table.misfits.clear()
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether the next commit replaces the state."""
+        return self._stage.replaces
+
     def commit(self) -> None:
         """Make everything staged visible, and call the watchers."""
         with self.lock:
             stage, self._stage = self._stage, _Stage()
-            if stage.is_reset:
+            if stage.is_reset and not stage.replaces:
                 self._reset_tables()
             for table in self.tables.values():
-                table.commit()
+                if stage.replaces:
+                    table.replace()
+                else:
+                    table.commit()
             for table, key, value, text, headers in stage.steps:
                 table.put(key, value, text, headers)
             self.counts.events += stage.events
@@ -232,7 +251,7 @@ class Database:
                 return
         if table.misfits:
             table.misfits.discard(key)
-        if table.is_watched:
+        if table.is_watched and not self._stage.replaces:
             self._stage.steps.append((table, key, value, text, headers))
         else:
             table.stage(key, value, text)

@@ -14,8 +14,15 @@ import msgspec
 
 from headwater import limits
 from headwater.client.flows import StreamInfo
-from headwater.errors import HeadwaterError, InvalidOffsetError, OffsetGoneError, ServerError, StreamNotFoundError
-from headwater.positions import BEGINNING, Position
+from headwater.errors import (
+    HeadwaterError,
+    InvalidOffsetError,
+    OffsetGoneError,
+    OffsetTrimmedError,
+    ServerError,
+    StreamNotFoundError,
+)
+from headwater.positions import BEGINNING, Position, is_original
 from headwater.protocol.state.events import StateEvent
 from headwater.state.bootstrap import SNAPSHOTS, RawState, SnapshotFold, Start, newest_first, snapshot_path
 from headwater.state.following import Following
@@ -70,7 +77,7 @@ Flow: TypeAlias = Generator[Wish, Any, T]
 def run(following: Following, path: str | None) -> Flow[None]:
     """Choose a start and follow the stream. If the checkpoint or snapshot is of another stream, read it all."""
     at = following.settings.at
-    following.until = (yield OffsetAt(at)) if isinstance(at, datetime) else at
+    following.until = (yield from _offset_at(at)) if isinstance(at, datetime) else at
     following.begin((yield from _start(following, path)))
     try:
         is_complete = yield FollowStream()
@@ -81,6 +88,17 @@ def run(following: Following, path: str | None) -> Flow[None]:
         is_complete = yield FollowStream()
     if is_complete:
         following.reach()
+
+
+def _offset_at(time: datetime) -> Flow[str]:
+    """The offset of the state at a time. OffsetTrimmedError if the data of that time was removed."""
+    offset: str = yield OffsetAt(time)
+    info: StreamInfo = yield Head(None)
+    if offset == info.first_offset and not is_original(offset):
+        error = OffsetTrimmedError(f"data before {offset} was trimmed, so the state before {time} is not known")
+        error.first_offset = offset
+        raise error
+    return offset
 
 
 def _start(following: Following, path: str | None) -> Flow[Start | None]:

@@ -23,7 +23,7 @@ from headwater.errors import (
     HeadwaterError,
     InvalidEventError,
     InvalidOffsetError,
-    OffsetGoneError,
+    OffsetTrimmedError,
     SchemaMismatchError,
 )
 from headwater.positions import BEGINNING, NOW, Position
@@ -112,14 +112,22 @@ class Following:
             self.position = start.position
 
     def apply(self, batch: Batch[Any]) -> None:
-        """Stage events, and commit them if they end at an offset. If a bad event raises, nothing is committed."""
+        """Stage events, and commit them if they end at an offset. If a bad event raises, nothing is committed.
+
+        After the read began again, they are committed when all of the stream was read.
+        """
         database = self.database
+        if batch.restarted:
+            database.begin_again()
+            self.up_to_date = False
+            return
         try:
             database.stage(batch.items)
         except InvalidEventError as error:
             error.position, error.url = self.position.after(error.skip), self.url
             raise
-        if batch.skip:
+        is_end = batch.up_to_date or batch.closed or batch.offset == self.until
+        if batch.skip or (database.is_replacing and not is_end):
             return
         with database.lock:
             self.position = batch.position
@@ -147,10 +155,18 @@ class Following:
             raise
         self.ready = True
 
+    def check_gone(self, error: HeadwaterError) -> None:
+        """The data at the position is gone. Raises the error unless the state can be read again.
+
+        A state that was up to date stays an error if it is of a stream that was deleted, or of data that was lost.
+        """
+        if self.ready and not isinstance(error, OffsetTrimmedError):
+            raise error
+
     def must_restart(self, error: HeadwaterError) -> bool:
-        """Whether a checkpoint or snapshot cannot be used because the stream was deleted and created again."""
-        is_another = isinstance(error, (OffsetGoneError, InvalidOffsetError))
-        if self.ready or self.position.offset == BEGINNING or not is_another:
+        """Whether a checkpoint or snapshot cannot be used because the stream was deleted and created again, and the
+        server answers so with 400."""
+        if self.ready or self.position.offset == BEGINNING or not isinstance(error, InvalidOffsetError):
             return False
         log.info("%s was deleted and created again: reading it from the beginning", self.url)
         return True

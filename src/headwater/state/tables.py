@@ -215,6 +215,16 @@ class StateTable(Mapping[str, T]):
             else:
                 rows[key] = value  # type: ignore[assignment]
 
+    def replace(self) -> None:
+        """Replace all rows by what is staged. Rows that stay the same are no changes."""
+        staged, texts = self.staged, self.staged_texts
+        self.unstage()
+        for key in [key for key in self._rows if staged.get(key, GONE) is GONE]:
+            self.put(key, GONE, None)
+        for key, value in staged.items():
+            if value is not GONE:
+                self.put(key, value, texts.get(key))
+
     def put(self, key: str, value: T | _Gone, text: Any, headers: ChangeHeaders | None = None) -> None:
         """Set the value of a key in the state of the stream."""
         if self.texts is not None:

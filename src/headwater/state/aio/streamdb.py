@@ -206,7 +206,11 @@ class AsyncStreamDB(AsyncBackground):
     async def _follow(self) -> bool:
         following = self._following
         reader = self.stream.read(
-            type=EVENTS, offset=following.position, until=following.until, live=self._settings.live
+            type=EVENTS,
+            offset=following.position,
+            until=following.until,
+            live=self._settings.live,
+            on_gone=following.check_gone,
         )
         self._reader = reader
         if self._closing:  # either `close` sees the reader, or this sees `closed`
