@@ -17,6 +17,7 @@ BEGINNING = "-1"
 NOW = "now"
 
 _NUMBERED = re.compile(r"[0-9]+_[0-9]+")
+_SNAPSHOT_IDS = range(10**14, 15 * 10**14)  # the ids of streams are microseconds since 1970, less 10^15 for snapshots
 _ORIGINAL = re.compile(r"[0-9]+_0+")
 
 
@@ -76,7 +77,13 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
 def is_original(offset: str) -> bool:
     """Whether nothing can have been removed before an offset, because it is that of the first byte of a stream."""
-    return offset == BEGINNING or _ORIGINAL.fullmatch(offset) is not None
+    return offset == BEGINNING or (_ORIGINAL.fullmatch(offset) is not None and not is_in_snapshot(offset))
+
+
+def is_in_snapshot(offset: str) -> bool:
+    """Whether an offset of Headwater is in the snapshot with which a compacted stream begins."""
+    number = offset.partition("_")[0]
+    return _NUMBERED.fullmatch(offset) is not None and int(number) in _SNAPSHOT_IDS
 
 
 def _invalid(text: str) -> ValueError:

@@ -61,6 +61,7 @@ class Splits(msgspec.Struct, frozen=True):
     until: str
     bytes: int
     splits: list[str]
+    snapshot_next: str | None = None  # where the stream continues, if `offset` is in the snapshot with which it begins
 
 
 class RecordInfo(msgspec.Struct, frozen=True):

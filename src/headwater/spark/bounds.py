@@ -8,8 +8,8 @@ from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError
 from headwater.spark.options import EARLIEST, SNAPSHOT, ReadOptions, Times
 from headwater.spark.parallel import in_parallel
-from headwater.spark.planning import Planner
-from headwater.spark.positions import EARLIEST_PLACE, StreamPlace
+from headwater.spark.planning import Planner, earliest
+from headwater.spark.positions import StreamPlace
 from headwater.spark.sharing import moment
 
 
@@ -25,7 +25,7 @@ class Bounds:
         options = self._options
         if options.starting_timestamp is not None:
             places = self._at("startingTimestamp", options.starting_timestamp, streams)
-            return dict.fromkeys(streams, EARLIEST_PLACE) | places
+            return {path: earliest(info) for path, info in streams.items()} | places
         wanted = EARLIEST if options.starting_offsets == SNAPSHOT else options.starting_offsets
         return self._planner.resolve(wanted, streams)
 

@@ -20,7 +20,7 @@ from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import KEEPING, BadEvents, ReadOptions, StateReadOptions
 from headwater.spark.positions import StreamRange, byte_position
 from headwater.spark.skipping import SkippedEvents
-from headwater.spark.snapshots import rows_of, with_needed
+from headwater.spark.snapshots import placed, rows_of, with_needed
 from headwater.spark.times import AppendTimes, Numbers
 
 STREAM_COLUMNS = {
@@ -100,12 +100,14 @@ class RangeReader:
         of = part.snapshot_of
         if of is None:
             yield from self._rows(part)
+        elif of.tail is None:
+            yield from placed(of, self._with("order")._rows(part), self._schema)
         else:
-            yield from rows_of(part, of, self._with_needed()._rows(part), self._schema)
+            yield from rows_of(part, of, self._with("order", "control")._rows(part), self._schema)
 
-    def _with_needed(self) -> RangeReader:
-        """A reader that also reads the columns that rows of snapshots need."""
-        return RangeReader(self._options, self._client, with_needed(self._spark_schema))
+    def _with(self, *columns: str) -> RangeReader:
+        """A reader that also reads columns that rows of snapshots need."""
+        return RangeReader(self._options, self._client, with_needed(self._spark_schema, columns))
 
     def _rows(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)

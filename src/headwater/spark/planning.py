@@ -18,9 +18,11 @@ from headwater import limits
 from headwater.client import Client, Reader, Stream, StreamInfo
 from headwater.errors import (
     DataLossError,
+    HeadwaterError,
     InvalidOffsetError,
     OffsetGoneError,
     OffsetLostError,
+    OffsetTrimmedError,
     OptionError,
     ProtocolError,
     RequestError,
@@ -30,11 +32,19 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
-from headwater.positions import BEGINNING, Position
+from headwater.positions import BEGINNING, Position, is_in_snapshot
 from headwater.spark.catalogue import StreamDirectory
 from headwater.spark.options import EARLIEST, LATEST, ReadOptions
 from headwater.spark.parallel import in_parallel
-from headwater.spark.positions import EARLIEST_PLACE, StreamPlace, StreamRange, byte_position, incarnation, parse_place
+from headwater.spark.positions import (
+    EARLIEST_PLACE,
+    SnapshotOf,
+    StreamPlace,
+    StreamRange,
+    byte_position,
+    incarnation,
+    parse_place,
+)
 from headwater.spark.sharing import BatchLimits, Division, Walked, moment
 
 log = logging.getLogger(__name__)
@@ -139,8 +149,8 @@ class Planner:
             return EARLIEST_PLACE
         try:
             stream.splits(offset=before.offset, parts=1)
-        except OffsetLostError as error:
-            self._report_loss(path, before, str(error))
+        except (OffsetLostError, OffsetTrimmedError) as error:
+            self._report_loss(path, before, _reason(error))
             return EARLIEST_PLACE
         except (OffsetGoneError, InvalidOffsetError, StreamNotFoundError, StreamGoneError):
             return EARLIEST_PLACE
@@ -242,6 +252,10 @@ class Planner:
             return []
         if before.end or after.end:
             return []
+        if seen.first_offset is not None and is_in_snapshot(seen.first_offset):
+            return []  # it begins with another range, or data may be gone
+        if seen.first_offset is not None and BEGINNING != before.offset < seen.first_offset:
+            return []
         if before.offset == BEGINNING:
             if seen.first_offset is None or incarnation(seen.tail_offset) != incarnation(after.offset):
                 return []
@@ -261,12 +275,23 @@ class Planner:
             self._report_loss(path, before, str(error))
             return
         last = Position(before.offset if after.offset == BEGINNING else after.offset, after.skip, after.end)
+        following = self._after_snapshot(path, before)
+        if following is not None and following not in cuts and not is_in_snapshot(last.offset):
+            cuts = sorted([*cuts, following])
         for begin, end in pairwise([before, *map(Position, cuts), last]):
-            yield self._range(path, begin, end)
+            if not StreamPlace(begin.offset, begin.skip).is_at(StreamPlace(end.offset, end.skip)):
+                yield self._range(path, begin, end, following if is_in_snapshot(begin.offset) else None)
 
-    def _range(self, path: str, start: Position, end: Position) -> StreamRange:
+    def _after_snapshot(self, path: str, place: StreamPlace) -> str | None:
+        """Where the stream continues after the snapshot that a place is in; None if it is in none."""
+        if not (is_in_snapshot(place.offset) and self._catalogue.extended):
+            return None
+        return self._client.stream(path).splits(offset=place.offset, parts=1).snapshot_next
+
+    def _range(self, path: str, start: Position, end: Position, following: str | None = None) -> StreamRange:
         content_type = self._catalogue.find(path).content_type
-        return StreamRange(path, content_type, start, end, self._catalogue.extended is True)
+        of = None if following is None else SnapshotOf(path, following, None)
+        return StreamRange(path, content_type, start, end, self._catalogue.extended is True, of)
 
     def _has(self, path: str, place: StreamPlace) -> bool:
         try:
@@ -292,7 +317,7 @@ class Planner:
                     stream.splits(offset=place.offset, until=place.end, parts=1)
             answer = stream.splits(offset=before.offset, until=after.offset, parts=wanted)
         except (OffsetGoneError, InvalidOffsetError) as error:
-            self._report_loss(path, before, str(error))
+            self._report_loss(path, before, _reason(error))
             return (before, []) if before == EARLIEST_PLACE else self.parts(path, EARLIEST_PLACE, after, wanted)
         except UnauthorizedError:
             raise
@@ -440,6 +465,8 @@ class _Walk:
         if near is None:
             return inside
         position, before = byte_position(near.offset), byte_position(place.offset)
+        if incarnation(near.offset) != incarnation(place.offset) and is_in_snapshot(place.offset):
+            return inside
         if position is None or before is None or not before < position <= before + sum(taken):
             return inside
         unwanted = before + sum(taken) - position
@@ -451,9 +478,14 @@ class _Walk:
         return near
 
 
+def earliest(info: StreamInfo) -> StreamPlace:
+    """Where a stream begins: as an offset, so that a batch that is repeated notices what was trimmed meanwhile."""
+    return EARLIEST_PLACE if info.first_offset is None else StreamPlace(info.first_offset)
+
+
 def _place(word: str, info: StreamInfo) -> StreamPlace:
     if word.lower() == EARLIEST:
-        return EARLIEST_PLACE
+        return earliest(info)
     return StreamPlace(info.tail_offset, ended=info.closed) if word.lower() == LATEST else parse_place(word)
 
 
@@ -486,7 +518,15 @@ def _size(before: StreamPlace, after: StreamPlace) -> int:
     return max(1, _bytes_between(before, after) or 0)
 
 
+def _reason(error: HeadwaterError) -> str:
+    """Why data is lost, with where the stream begins if it was trimmed."""
+    first = error.first_offset if isinstance(error, OffsetTrimmedError) else ""
+    return f"{error}; the first offset of the stream is {first}" if first else str(error)
+
+
 def _bytes_between(before: StreamPlace, after: StreamPlace) -> int | None:
+    if is_in_snapshot(before.offset) and not is_in_snapshot(after.offset):
+        return None
     start, end = byte_position(before.offset), byte_position(after.offset)
     return end - start if start is not None and end is not None else None
 

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from headwater.errors import OptionError
-from headwater.positions import BEGINNING, NOW, Position
+from headwater.positions import BEGINNING, NOW, Position, is_in_snapshot
 
 # An offset of a server whose offsets count incarnations and bytes. The same in SQL, for the column `offset`.
 _NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
@@ -47,7 +47,8 @@ def parse_place(text: str) -> StreamPlace:
 
 
 def incarnation(offset: str) -> str | None:
-    """The incarnation in an offset, if the server has such offsets. It changes when a stream is created again."""
+    """The incarnation in an offset, if the server has such offsets. It changes when a stream is created again, and is
+    another one in the snapshot of a compacted stream."""
     match = _NUMBERED.fullmatch(offset)
     return match[1] if match else None
 
@@ -61,11 +62,15 @@ def byte_position(offset: str) -> int | None:
 
 
 class SnapshotOf(msgspec.Struct, frozen=True):
-    """Marks a range as one of a snapshot: the state of a stream at an offset, in a stream that ends at `tail`."""
+    """Marks a range as one of a snapshot: the state of a stream at an offset.
+
+    It is in a stream of its own that ends at `tail`, or, without `tail`, it is the beginning of the stream, which
+    compaction has made.
+    """
 
     stream: str
     offset: str
-    tail: str
+    tail: str | None
 
 
 def bytes_between(place: Position, end: Position) -> int | None:
@@ -74,6 +79,8 @@ def bytes_between(place: Position, end: Position) -> int | None:
     first, last = byte_position(place.offset), byte_position(end.offset)
     if first is None or last is None:
         return None
+    if is_in_snapshot(place.offset) and not is_in_snapshot(end.offset):
+        return last  # about
     is_same = place.offset == BEGINNING or incarnation(place.offset) == incarnation(end.offset)
     return last - first if is_same and last >= first else last
 

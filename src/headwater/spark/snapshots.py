@@ -1,8 +1,10 @@
-"""Batch reads of state events that start with the newest snapshot of each stream.
+"""Rows of snapshots: of streams of their own, from which a batch read can start, and of those that compaction has made,
+with which a compacted stream begins.
 
 The events of a snapshot replace everything before its offset. In their rows, `stream` is the stream, `offset` is that
 of the snapshot, `order` is one less than that of the first event after it, and `position` is the byte of the snapshot
-at which the event starts. So they are in order, and before all later events.
+at which the event starts. So they are in order, after all earlier events and before all later ones. The control
+`snapshot-start` of a compacted stream is a `reset`, because a query that was behind may have read earlier events of it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from headwater.state.bootstrap import SNAPSHOTS, newest_first
 
 log = logging.getLogger(__name__)
 
-_NEEDED = (StructField("order", LongType()), StructField("control", StringType()))
+_NEEDED = {"order": StructField("order", LongType()), "control": StructField("control", StringType())}
 
 
 class StateSnapshot(msgspec.Struct, frozen=True):
@@ -86,9 +88,27 @@ def partitions(
     return [[msgspec.structs.replace(part, snapshot_of=of.get(part.path)) for part in ranges] for ranges in tasks]
 
 
-def with_needed(schema: StructType) -> StructType:
-    """A schema with the columns that rows of a snapshot need."""
-    return StructType([*schema.fields, *(field for field in _NEEDED if field.name not in schema.names)])
+def with_needed(schema: StructType, columns: Iterable[str]) -> StructType:
+    """A schema with columns that rows of a snapshot need."""
+    return StructType([*schema.fields, *(_NEEDED[name] for name in columns if name not in schema.names)])
+
+
+def placed(of: SnapshotOf, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a snapshot that compaction has made, in their place in the stream."""
+    before = (byte_position(of.offset) or 0) - 1
+    for batch in batches:
+        count = batch.num_rows
+        columns = {
+            "offset": pa.repeat(pa.scalar(of.offset, pa.string()), count),
+            "position": batch.column("order"),
+            "order": pa.repeat(pa.scalar(before, pa.int64()), count),
+        }
+        if "control" in schema.names:
+            is_start = pc.fill_null(pc.equal(batch.column("control"), "snapshot-start"), False)
+            columns["control"] = pc.if_else(is_start, "reset", batch.column("control"))
+            columns["append_time"] = pa.nulls(count, pa.timestamp("us", tz="UTC"))
+        arrays = [columns[name] if name in columns else batch.column(name) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def rows_of(

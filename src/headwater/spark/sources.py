@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
@@ -13,15 +14,19 @@ from pyspark.sql.types import StructType
 from headwater.client import StreamInfo
 from headwater.errors import (
     DataLossError,
+    HeadwaterError,
     InvalidOffsetError,
     OffsetGoneError,
+    OffsetTrimmedError,
     StreamGoneError,
     StreamNotFoundError,
 )
+from headwater.positions import Position, is_in_snapshot
 from headwater.spark.bounds import Bounds
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import SNAPSHOT, ReadOptions
 from headwater.spark.planning import Planner, from_json, to_json
+from headwater.spark.positions import StreamRange
 from headwater.spark.querying import QueryReader, TaskInput
 from headwater.spark.snapshots import find_snapshots, partitions
 from headwater.spark.watching import TailWatcher
@@ -45,14 +50,32 @@ class _Reading:
         with self._options.open() as client:
             reader = RangeReader(self._options, client, self._schema)
             for part in partition.ranges:
-                try:
-                    yield from reader.read(part)
-                except _LOSSES as error:
-                    message = f"{part.path}: data between {part.start} and {part.end} is lost: {error}"
-                    if self._options.fail_on_data_loss:
-                        raise DataLossError(message) from error
-                    log.warning("%s", message)
+                yield from self._read(reader, part)
         freeze_imports()
+
+    def _read(self, reader: RangeReader, part: StreamRange) -> Iterator[pa.RecordBatch]:
+        """Read a range. If data is lost and that is accepted, read what is left of it."""
+        try:
+            yield from reader.read(part)
+        except _LOSSES as error:
+            left = _left(part, error)
+            end = part.end if left is None else left.start
+            message = f"{part.path}: data between {part.start} and {end} is lost: {error}"
+            if self._options.fail_on_data_loss:
+                raise DataLossError(message) from error
+            log.warning("%s", message)
+        else:
+            return
+        if left is not None:
+            yield from self._read(reader, left)
+
+
+def _left(part: StreamRange, error: HeadwaterError) -> StreamRange | None:
+    """What is left of a range whose beginning was trimmed after it was planned, or while it was read."""
+    first = error.first_offset if isinstance(error, OffsetTrimmedError) else ""
+    if part.snapshot_of is None and part.start.offset < first < part.end.offset and not is_in_snapshot(first):
+        return msgspec.structs.replace(part, start=Position(first))
+    return None
 
 
 class BatchReader(_Reading, DataSourceReader):

@@ -205,8 +205,8 @@ class Database:
             table.unstage()
 
     def begin_again(self) -> None:
-        """The stream is read from its beginning. Until the next commit the state stays as it is; then it becomes what was
-        staged since, and the watchers are told the differences."""
+        """The stream is read from its beginning. The state stays as it is until the next commit. Then it becomes what
+        was staged since, and the watchers are told the differences."""
         with self.lock:
             self.unstage()
             self._in_snapshot = False

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from headwater.client import Client, OnGone, Position, Retry
-from headwater.errors import OffsetGoneError, OffsetTrimmedError, StreamGoneError
+from headwater.errors import HeadwaterError, OffsetGoneError, OffsetTrimmedError, StreamGoneError
 
 QUICK = Retry(attempts=4, first_s=0.0001, most_s=0.001)
 PATHS = "http://server/v1/stream/"
@@ -108,7 +108,8 @@ def test_a_read_begins_again_at_what_is_there_and_tells_so(is_ours: bool, caplog
 
 
 def test_a_function_is_told_of_the_error_and_can_end_the_read() -> None:
-    numbers, told = Numbers(9), []
+    numbers = Numbers(9)
+    told: list[HeadwaterError] = []
     numbers.first = 6
     with numbers.client() as client:
         assert client.stream("s").read(offset=offset(20), on_gone=told.append).all() == [6, 7, 8]
@@ -199,7 +200,7 @@ def test_messages_that_were_delivered_in_part_are_not_counted_in_other_ones() ->
         stream = client.stream("s")
         reader = stream.read(on_gone="restart")
         session = client._session
-        reader._reading_from = lambda position: Reading(  # type: ignore[method-assign]
+        reader._reading_from = lambda position: Reading(
             session, stream.url, Any, position, None, False, piece_bytes=1, on_gone="restart"
         )
         reader._begin()

@@ -77,10 +77,11 @@ def test_a_time_for_each_stream(client: Client, server: Server, paths: list[str]
     tail_a, tail_b = (client.stream(path).head().tail_offset for path in paths)
     by_stream = json.dumps({a: round(moment.timestamp() * 1000)})
     start, end = bounds(client, server, streams=f"{a},{b}", startingTimestamp=by_stream)
-    assert start == {a: StreamPlace(second), b: StreamPlace()}
+    first_a, first_b = (client.stream(path).head().first_offset or "" for path in paths)
+    assert start == {a: StreamPlace(second), b: StreamPlace(first_b)}
     assert end == {a: StreamPlace(tail_a), b: StreamPlace(tail_b)}
     start, end = bounds(client, server, streams=f"{a},{b}", endingTimestamp=by_stream)
-    assert start == {a: StreamPlace(), b: StreamPlace()}
+    assert start == {a: StreamPlace(first_a), b: StreamPlace(first_b)}
     assert end == {a: StreamPlace(second), b: StreamPlace(tail_b)}
     with pytest.raises(OptionError, match="startingTimestamp names streams that do not exist: nobody"):
         bounds(client, server, pattern=f"{a[:-1]}*", startingTimestamp='{"nobody": 1}')

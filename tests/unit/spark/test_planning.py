@@ -374,7 +374,7 @@ def test_a_restart_without_a_named_stream(server: Server, client: Client) -> Non
     again = StreamReader(options, VALUES)
     end = again.latestOffset(to_json(start), ReadAllAvailable())
     assert list(end) == [f"{path}/a"]
-    assert again.initialOffset() == {f"{path}/a": "-1"}
+    assert again.initialOffset() == {f"{path}/a": client.stream(f"{path}/a").head().first_offset}
     strict = StreamReader(options_of(server, streams=f"{path}/a,{path}/b"), VALUES)
     with pytest.raises(StreamNotFoundError, match=f"no stream at {path}/b"):
         strict.initialOffset()

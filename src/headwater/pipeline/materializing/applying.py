@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -14,7 +14,9 @@ from headwater.pipeline.lake import DataFile, TableBatch
 from headwater.pipeline.materializing.batches import (
     Cuts,
     NewIncarnation,
+    Starts,
     check_forward,
+    continued,
     cuts_of,
     joined,
     new_lives,
@@ -68,12 +70,12 @@ class Applier:
             if lake.exists():
                 batch.check(lake.open())
 
-    def apply_here(self, events: pa.Table, batch: TableBatch, starts: Mapping[str, int] | None = None) -> None:
-        """Merge the changes in the driver, with all events in memory. `starts`: the first position of each stream."""
+    def apply_here(self, events: pa.Table, batch: TableBatch, starts: Starts | None = None) -> None:
+        """Merge the changes in the driver, with all events in memory. `starts`: where it starts in each stream."""
         streams = self._known(batch)
         check_forward(events, streams.lives, starts or {})
         lives = joined(new_lives(events, streams.lives))
-        cuts = cuts_of(streams, lives, resets(events))
+        cuts = cuts_of(streams, lives, resets(events), continued(events, streams.lives), starts or {})
         bad = quarantined(events, batch)
         self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
         noted = self._commit_streams(lives, cuts, batch)
@@ -82,7 +84,7 @@ class Applier:
         commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(noted)
 
-    def apply_buckets(self, run: Run, batch: TableBatch, starts: Mapping[str, int] | None = None) -> None:
+    def apply_buckets(self, run: Run, batch: TableBatch, starts: Starts | None = None) -> None:
         """Merge the buckets in tasks. The new files replace those that the tasks have read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
@@ -99,7 +101,8 @@ class Applier:
         )
         done = run(work)
         lives = joined(life for one in done for life in one.lives)
-        cuts = cuts_of(streams, lives, [reset for one in done for reset in one.resets])
+        further = {stream for one in done for stream in one.continued}
+        cuts = cuts_of(streams, lives, [reset for one in done for reset in one.resets], further, starts or {})
         if cuts.new:
             done = run(msgspec.structs.replace(work, cuts=cuts))
         bad = [file for one in done for file in one.quarantine]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from types import MappingProxyType
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +24,16 @@ class NewIncarnation(msgspec.Struct, frozen=True, order=True):
     incarnation: int
     begin: int  # the first byte that was read of it
     at: datetime | None
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where a batch starts in a stream."""
+
+    incarnation: int
+    position: int
+
+
+Starts: TypeAlias = Mapping[str, Start]
 
 
 class Reset(msgspec.Struct, frozen=True, order=True):
@@ -63,7 +75,14 @@ def new_lives(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[Ne
     return [NewIncarnation(*row) for row in zip(*columns, strict=True) if row[1] not in known.get(row[0], ())]
 
 
-def check_forward(rows: pa.Table, known: Mapping[str, Mapping[int, int]], starts: Mapping[str, int]) -> None:
+def continued(rows: pa.Table, known: Mapping[str, Mapping[int, int]]) -> list[str]:
+    """The streams of which there are more events of an incarnation that was seen before."""
+    lives = rows.group_by(["stream", "incarnation"]).aggregate([])
+    pairs = zip(lives.column("stream").to_pylist(), lives.column("incarnation").to_pylist(), strict=True)
+    return sorted({stream for stream, life in pairs if life in known.get(stream, ())})
+
+
+def check_forward(rows: pa.Table, known: Mapping[str, Mapping[int, int]], starts: Starts) -> None:
     """Refuse events of a known incarnation that are before the start of the batch in their stream.
 
     The stream is read again, because its server was restored and data loss is accepted. The table has rows of events
@@ -71,8 +90,9 @@ def check_forward(rows: pa.Table, known: Mapping[str, Mapping[int, int]], starts
     """
     firsts = rows.group_by(["stream", "incarnation"]).aggregate([("order", "min")])
     for stream, life, order in zip(*(firsts.column(n).to_pylist() for n in firsts.column_names), strict=True):
-        if order < starts.get(stream, 0) and life in known.get(stream, ()):
-            message = f"{stream} was read up to position {starts[stream]}, and is read again from its beginning"
+        start = starts.get(stream)
+        if start is not None and order < start.position and life in known.get(stream, ()):
+            message = f"{stream} was read up to position {start.position}, and is read again from its beginning"
             why = "its server was restored to an earlier state, and the table has rows of events that were lost"
             raise DataLossError(f"{message}: {why}; start with a new table and a new checkpoint")
 
@@ -121,14 +141,24 @@ def joined(lives: Iterable[NewIncarnation]) -> list[NewIncarnation]:
     return sorted(by_incarnation.values(), key=lambda life: (life.stream, life.incarnation))
 
 
-def cuts_of(streams: StreamsTable, lives: Iterable[NewIncarnation], new_resets: Iterable[Reset]) -> Cuts:
-    """A known stream has a cut where another incarnation starts at its first byte. A fork has the offsets of its source
-    up to the point of the fork, and continues there without a cut."""
+def cuts_of(
+    streams: StreamsTable,
+    lives: Iterable[NewIncarnation],
+    new_resets: Iterable[Reset],
+    continued: Collection[str] = (),
+    starts: Starts = MappingProxyType({}),
+) -> Cuts:
+    """A known stream has a cut where another incarnation starts, unless the batch continues into it from the one
+    before: a fork has the offsets of its source up to the point of the fork. Such an incarnation does not start at 0.
+    """
     seen = {stream: dict(known) for stream, known in streams.lives.items()}
     new = list(new_resets)
     for life in lives:
-        if life.begin == 0 and seen.get(life.stream):
-            new.append(Reset(life.stream, life.incarnation, 0, life.at))
+        start = starts.get(life.stream)
+        is_there = start is not None and start.incarnation == life.incarnation
+        if seen.get(life.stream) and (life.begin == 0 or not (is_there or life.stream in continued)):
+            new.append(Reset(life.stream, life.incarnation, life.begin, life.at))
+        continued = {*continued, life.stream}  # a later incarnation in the same batch is that of a fork
         known = seen.setdefault(life.stream, {})
         known.setdefault(life.incarnation, len(known))
     old = [Reset(stream, *cut) for stream, cut in streams.cuts.items()]  # type: ignore[arg-type]

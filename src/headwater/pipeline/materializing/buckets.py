@@ -18,8 +18,10 @@ from headwater.pipeline.materializing.batches import (
     Cuts,
     NewIncarnation,
     Reset,
+    Starts,
     changes,
     check_forward,
+    continued,
     kept_before,
     kept_by,
     new_lives,
@@ -41,6 +43,7 @@ class Done(msgspec.Struct, kw_only=True):
     remembered_removed: list[str] = []
     quarantine: list[DataFile] = []
     lives: list[NewIncarnation] = []
+    continued: list[str] = []
     resets: list[Reset] = []
 
 
@@ -54,14 +57,15 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
     lives: Mapping[str, Mapping[int, int]]
     cuts: Cuts
     batch: TableBatch
-    starts: Mapping[str, int] = {}
+    starts: Starts = {}
 
     def run(self, events: pa.Table) -> Done:
         keep_memory()
         bucket = events.column(BUCKET)[0].as_py()
         events = events.filter(pc.is_valid(events.column("stream")))
         check_forward(events, self.lives, self.starts)
-        done = Done(lives=new_lives(events, self.lives), resets=resets(events))
+        further = continued(events, self.lives)
+        done = Done(lives=new_lives(events, self.lives), continued=further, resets=resets(events))
         bad = quarantined(events, self.batch)
         if bad.num_rows:
             done.quarantine = [self.tables.quarantine.write(bad, {})]
