@@ -17,6 +17,7 @@ from bench.servers import Server as ServerProcess
 
 from headwater.engine import Engine
 from headwater.limits import Limits
+from headwater.server.compacting.compactor import Compactor
 from headwater.server.dispatch import Dispatcher
 from headwater.server.native import NativeEdge
 from headwater.server.service import Service
@@ -51,7 +52,8 @@ def exit_code_of(server: ServerProcess) -> int | None:
 async def _listening(limits: Limits, tls: ssl.SSLContext | None, store: Store) -> AsyncIterator[int]:
     """Serve a store on a free port."""
     engine = Engine(store, limits)
-    edge = NativeEdge(Dispatcher(Service(engine, limits)), limits)
+    compactor = Compactor(engine)  # compacts on request only
+    edge = NativeEdge(Dispatcher(Service(engine, limits, compactor=compactor)), limits)
     if tls is not None:
         edge.use_tls(tls)
     await engine.start()

@@ -61,6 +61,9 @@ class Planner:
         self._catalogue = StreamDirectory(options, client)
         self._inside: dict[str, tuple[StreamPlace, int]] = {}  # the byte at which a place inside a record is
         self._next_times: dict[str, tuple[StreamPlace, int]] = {}  # of the first unread record of streams, in ms
+        self._snapshot_ends: dict[
+            str, tuple[str, str]
+        ] = {}  # the first offset, and where its snapshot ends
         self._reported: set[str] = set()  # losses that were logged
 
     # Streams and their tails
@@ -121,7 +124,11 @@ class Planner:
                 moved[path] = (before, end)
             elif end.ended:
                 kept[path] = end
-        elsewhere = [path for path, places in moved.items() if _is_elsewhere(*places)]
+        elsewhere = [
+            path
+            for path, places in moved.items()
+            if _is_elsewhere(*places) or self._may_be_trimmed(path, places[0], ends[path].first_offset)
+        ]
         begins = in_parallel(lambda path: self.parts(path, *moved[path], 1)[0], elsewhere)
         checked = dict(zip(elsewhere, begins, strict=True))
         behind = {
@@ -140,6 +147,19 @@ class Planner:
             self._report_loss(path, before, f"the stream now ends at {end}")
             return EARLIEST_PLACE
         return before
+
+    def _may_be_trimmed(self, path: str, before: StreamPlace, first_offset: str | None) -> bool:
+        """Whether data after a position may be gone, given where the stream begins. The server knows for certain."""
+        if first_offset is None or before.offset == BEGINNING:
+            return False
+        if not is_in_snapshot(first_offset) or is_in_snapshot(before.offset):
+            return before.offset < first_offset
+        known = self._snapshot_ends.get(path)
+        if known is None or known[0] != first_offset:
+            with contextlib.suppress(OffsetGoneError, InvalidOffsetError, StreamNotFoundError, StreamGoneError):
+                answer = self._client.stream(path).splits(offset=first_offset, parts=1)
+                known = self._snapshot_ends[path] = (first_offset, answer.snapshot_next or "")
+        return known is None or before.offset < known[1]
 
     def _after_end(self, path: str, before: StreamPlace) -> StreamPlace:
         """Where to continue in a stream that was read to its end and has data after it: it was created again, or the
@@ -252,10 +272,10 @@ class Planner:
             return []
         if before.end or after.end:
             return []
-        if seen.first_offset is not None and is_in_snapshot(seen.first_offset):
-            return []  # it begins with another range, or data may be gone
-        if seen.first_offset is not None and BEGINNING != before.offset < seen.first_offset:
+        if self._may_be_trimmed(path, before, seen.first_offset):
             return []
+        if before.offset == BEGINNING and is_in_snapshot(seen.first_offset or ""):
+            return []  # it begins with another range
         if before.offset == BEGINNING:
             if seen.first_offset is None or incarnation(seen.tail_offset) != incarnation(after.offset):
                 return []

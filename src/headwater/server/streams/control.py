@@ -49,8 +49,16 @@ async def splits(service: Service, request: Request, _: str) -> Response:
             "until": offset_text(reply.stream, reply.end),
             "bytes": reply.stream.size(reply.start, reply.end),
             "splits": [offset_text(reply.stream, place) for place in reply.splits],
+            **_after_snapshot(reply.stream, reply.start),
         }
     )
+
+
+def _after_snapshot(stream: VisibleStream, position: int) -> dict[str, str]:
+    """Where the stream continues after the snapshot that a position is in."""
+    if position >= 0:
+        return {}
+    return {"snapshot_next": offset_text(stream, stream.names.snapshot_at(position).next)}
 
 
 async def records(service: Service, request: Request, _: str) -> Response:
