@@ -1,31 +1,36 @@
-"""A server inside the process of the tests that compacts streams and removes what was replaced at once."""
+"""Compaction without a process of its own, for tests in virtual time."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
-import httpx
-import pytest
-
-from headwater.client import Stream
-from headwater.limits import Limits
-from tests.servers import Server, serving
-from tests.waiting import wait_until
+from headwater.server.compacting.contents import Content, ContentSize
+from headwater.server.compacting.snapshot_worker import Begin, open_content
 
 
-@contextlib.contextmanager
-def compacting_server() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch, serving(Limits()) as server:
-        patch.setattr("headwater.log.state.COMPACT_GRACE_S", 0)
-        yield server
+class LocalContent:
+    """Computes a snapshot in this process."""
 
+    def __init__(self) -> None:
+        self._content: Content | None = None
+        self._records: Iterator[bytes] | None = None
 
-def compact(stream: Stream, server: Server, *, replaced: str | None = None) -> str:
-    """Compact a stream. Returns where it begins then. With `replaced`, wait until that offset is gone."""
-    response = httpx.post(f"{server.url}/__ds/compact", params={"path": stream.path or ""}, timeout=60)
-    assert response.status_code == 200, response.text
-    assert response.json()["compacted"], response.text
-    if replaced is not None:
-        wait_until(lambda: httpx.get(stream.url, params={"offset": replaced}).status_code == 410)
-    return str(response.json()["first_offset"])
+    async def begin(self, begin: Begin) -> None:
+        self._content = open_content(begin)
+
+    async def add(self, data: bytes) -> None:
+        assert self._content is not None
+        self._content.add(data)
+
+    async def finish(self) -> ContentSize:
+        assert self._content is not None
+        return self._content.finish()
+
+    async def record(self, size_bytes: int) -> bytes:
+        assert self._content is not None
+        if self._records is None:
+            self._records = self._content.records(size_bytes)
+        return next(self._records, b"")
+
+    async def close(self) -> None:
+        self._content = self._records = None

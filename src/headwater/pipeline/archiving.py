@@ -7,6 +7,7 @@ its last rows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -29,8 +30,11 @@ from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import JobSource
 from headwater.pipeline.upkeep import TableUpkeep
+from headwater.positions import BEGINNING, is_original
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.positions import StreamPlace, byte_position, incarnation
+
+log = logging.getLogger(__name__)
 
 COLUMNS = ("stream", "offset", "position", "order", "timestamp", "content_type", "value")
 SCHEMA = pa.schema(
@@ -55,6 +59,7 @@ STREAMS_SCHEMA = pa.schema(
         ("tail_offset", pa.string()),
         ("closed", pa.bool_()),
         ("first_offset", pa.string()),  # where the stream starts; a fork starts in its source. Null if not known
+        ("missing", pa.string()),  # JSON: the ranges that were gone before they were archived. Null if there are none
     ]
 )
 
@@ -121,12 +126,41 @@ class _Archiving:
                 self._counts_bytes = self._source.counts_bytes(ends)
             unlinked = None if self._counts_bytes is not False else ends
             writer = FileWriter(self._lake, self._source.reading(), unlinked)
-            file_rows = rows.mapInArrow(writer, "file STRING").collect()
-            files = [msgspec.json.decode(row.file, type=DataFile) for row in file_rows]
+            written = rows.mapInArrow(writer, "file STRING, firsts STRING").collect()
+            files = [msgspec.json.decode(row.file, type=DataFile) for row in written if row.file is not None]
+            firsts = [msgspec.json.decode(row.firsts, type=dict[str, str]) for row in written if row.firsts is not None]
+            starts = ends_of(spark, self._checkpoint, number - 1) if number else {}
+            if gaps := gaps_of(starts, firsts):
+                self._streams.note_missing(gaps)
             with telling_conflicts(self._lake, batch):
                 self._lake.commit(table, files, batch=batch)  # also without rows: the table has every batch
         self._streams.note(self._source.tails_after(ends), ends)
         self._upkeep.after(number, [self._lake])
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A range of a stream that was gone before it was archived."""
+
+    begin: str  # an offset
+    end: str
+
+
+def gaps_of(starts: Mapping[str, StreamPlace], firsts: Iterable[Mapping[str, str]]) -> dict[str, Gap]:
+    """What a batch could not read: from where it starts in each stream to the first offset in the rows of its tasks."""
+    reached: dict[str, str] = {}
+    for of_task in firsts:
+        for path, first in of_task.items():
+            reached[path] = min(first, reached.get(path, first))
+    gaps = {}
+    for path, first in reached.items():
+        begin = starts[path].offset if path in starts else BEGINNING
+        if begin == BEGINNING:
+            is_gap = not is_original(first) and byte_position(first) is not None
+        else:
+            is_gap = begin < first and incarnation(begin) == incarnation(first)
+        if is_gap:
+            gaps[path] = Gap(begin, first)
+    return gaps
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema) -> DeltaTable:
@@ -148,10 +182,13 @@ class FileWriter:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         today = datetime.now(UTC).date()  # for servers without record times
         held: dict[str, list[pa.Table]] = {}
+        firsts: dict[str, str] = {}
         size = 0
         with self._connection.open() as client:
             cutter = RecordCutter(client)
             for rows in linked((cutter.cut(pa.Table.from_batches([batch])) for batch in batches), self._ends):
+                for stream, first in _firsts(rows):
+                    firsts[stream] = min(first, firsts.get(stream, first))
                 dates = pc.fill_null(pc.cast(rows["timestamp"], pa.date32()), pa.scalar(today, pa.date32()))
                 for date in pc.unique(dates):
                     held.setdefault(str(date), []).append(rows.filter(pc.equal(dates, date)))
@@ -161,6 +198,8 @@ class FileWriter:
                     size = 0
         if held:
             yield self._write(held)
+        if firsts:
+            yield _written([None], [msgspec.json.encode(firsts).decode()])
 
     def _write(self, held: dict[str, list[pa.Table]]) -> pa.RecordBatch:
         columns = [field for field in SCHEMA if field.name != "date"]
@@ -168,7 +207,17 @@ class FileWriter:
         for date in list(held):
             rows = pa.concat_tables(held.pop(date)).select([field.name for field in columns]).cast(pa.schema(columns))
             files.append(msgspec.json.encode(self._lake.write(rows, {"date": date})).decode())
-        return pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
+        return _written(files, [None] * len(files))
+
+
+def _written(files: Sequence[str | None], firsts: Sequence[str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string()), "firsts": pa.array(firsts, pa.string())})
+
+
+def _firsts(rows: pa.Table) -> Iterator[tuple[str, str]]:
+    """The first offset of each stream in rows."""
+    columns = rows.group_by("stream").aggregate([("offset", "min")])
+    yield from zip(columns["stream"].to_pylist(), columns["offset_min"].to_pylist(), strict=True)
 
 
 def linked(tables: Iterable[pa.Table], ends: Mapping[str, StreamPlace] | None) -> Iterator[pa.Table]:
@@ -229,14 +278,29 @@ class _Streams:
         for path, info in streams.items():
             key, closed = (path, incarnation(info.tail_offset) or ""), _is_all(info, ends.get(path))
             if key not in known or (closed and not known[key]):
-                first = info.first_offset
+                first = self._source.beginning(info)
                 if first is None and path in before and key not in known:
                     first = self._source.first_offset(path)  # created again, or a fork that has its own data now
                 known[key] = closed
-                row = (*key, info.content_type, info.tail_offset, closed, first)
+                row = (*key, info.content_type, info.tail_offset, closed, first, None)
                 new.append(dict(zip(STREAMS_SCHEMA.names, row, strict=True)))
         if new:
             self._merge(pa.Table.from_pylist(new, STREAMS_SCHEMA))
+
+    def note_missing(self, gaps: Mapping[str, Gap]) -> None:
+        """Add ranges that were gone before a batch could read them, before the rows of the batch are archived."""
+        rows = {(row["stream"], row["incarnation"]): row for row in self._lake.open().to_pyarrow_table().to_pylist()}
+        changed = []
+        for path, gap in sorted(gaps.items()):
+            row = rows.get((path, incarnation(gap.end) or ""))
+            if row is None or (gap.begin == BEGINNING and row["first_offset"] != gap.end):
+                continue  # the job was started with a later offset
+            known = msgspec.json.decode(row["missing"] or "[]", type=list[Gap])
+            if gap not in known:
+                log.warning("%s: the data from %s to %s is gone and is not archived", path, gap.begin, gap.end)
+                changed.append({**row, "closed": False, "missing": msgspec.json.encode([*known, gap]).decode()})
+        if changed:
+            self._merge(pa.Table.from_pylist(changed, STREAMS_SCHEMA))
 
     def _merge(self, rows: pa.Table) -> None:
         (
@@ -248,6 +312,7 @@ class _Streams:
                 target_alias="old",
             )
             .when_matched_update({"closed": "new.closed", "tail_offset": "new.tail_offset"}, "new.closed")
+            .when_matched_update({"missing": "new.missing"}, "new.missing IS NOT NULL")
             .when_not_matched_insert_all()
             .execute()
         )

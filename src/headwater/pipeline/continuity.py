@@ -4,6 +4,9 @@ If the offsets of a server count stored bytes, as Headwater's do, each row ends 
 servers are numbered within a range, and the last row of a range has the position at which the next range begins, in the
 column `continues_at`. It is empty in the other rows of such a server, and null in rows of a server that counts bytes.
 
+A compacted stream that was archived late begins with rows of a snapshot, which stand for the data before the position
+after them. That data is missing too.
+
 Rows that are missing at the end cannot be told from rows that are not archived yet, unless the stream is closed.
 """
 
@@ -61,6 +64,13 @@ def faults_of(rows: Iterable[Row], *, is_json: bool, tail: str | None = None) ->
     return faults
 
 
+def after_snapshot(row: Row) -> int | None:
+    """The byte at which the stream continues after the snapshot that a row is of; None for any other row."""
+    order = row["order"]
+    following = None if order is None else byte_position(row["offset"])
+    return following if following is not None and following == order + 1 else None
+
+
 def _counts_bytes(row: Row) -> bool:
     return row["order"] is not None and row.get(CONTINUES_AT) is None
 
@@ -75,6 +85,8 @@ class _ByBytes:
     def fault(self, row: Row) -> str | None:
         if not _counts_bytes(row):
             raise _ConflictError(f"rows from two servers, at {row['offset']}")
+        if (following := after_snapshot(row)) is not None:
+            return self._stand_in(following)
         begin: int = row["order"]
         data: bytes = row["value"] + b"," if self._is_json else row["value"]
         gap = self._gap(begin) if begin > self._reached else None
@@ -84,6 +96,15 @@ class _ByBytes:
             raise _ConflictError(f"two rows with different data at byte {begin}")
         self._begin, self._held = begin, known + data[same:]
         self._reached = begin + len(self._held)
+        return gap
+
+    def _stand_in(self, following: int) -> str | None:
+        """Rows of a snapshot take the place of the data before a position, if that is not there."""
+        if following <= self._reached:
+            return None
+        gap = f"{self._gap(following)}, of which it has only the state after them"
+        self._begin = self._reached = following
+        self._held = b""
         return gap
 
     def fault_at_end(self, tail: str) -> str | None:

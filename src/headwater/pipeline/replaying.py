@@ -34,7 +34,7 @@ from headwater.errors import (
 from headwater.log.content import ContentKind, kind_of
 from headwater.pipeline.archiving import streams_table
 from headwater.pipeline.connecting import check_server
-from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
+from headwater.pipeline.continuity import CONTINUES_AT, Faults, after_snapshot, faults_of
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.locations import absolute
 from headwater.pipeline.options import ReplayOptions
@@ -331,10 +331,16 @@ class ReplayWriter:
 
 def without_repeats(rows: Iterator[dict[str, Any]], *, is_json: bool) -> Iterator[dict[str, Any]]:
     """Rows in order, without duplicates, which exist if an archive was started again in the same table."""
-    reached, last = 0, None
+    reached, end, last, snapshot = 0, 0, None, None
     for row in rows:
         first, value = row["order"], row["value"]
-        if first is None:
+        if (following := after_snapshot(row)) is not None:
+            place = (following, row["position"])
+            if place != last and (following == snapshot or following > end):
+                yield row
+                reached, snapshot = max(reached, following), following
+            last = place
+        elif first is None:
             place = (row["offset"], row["position"])
             if place != last:
                 yield row
@@ -342,7 +348,7 @@ def without_repeats(rows: Iterator[dict[str, Any]], *, is_json: bool) -> Iterato
         elif is_json:
             if first >= reached:
                 yield row
-                reached = first + 1
+                reached, end = first + 1, first + len(value) + 1
         elif first + len(value) > reached:
             yield {**row, "value": value[max(0, reached - first) :]}
             reached = first + len(value)

@@ -15,6 +15,7 @@ from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError, StreamNotFoundError
 from headwater.pipeline.connecting import check_server, format_options
 from headwater.pipeline.options import StreamsOptions, TableOptions
+from headwater.positions import is_in_snapshot
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
 from headwater.spark.positions import StreamPlace, byte_position
@@ -83,6 +84,16 @@ class JobSource(msgspec.Struct, frozen=True):
         with self.client() as client:
             try:
                 return next((info.first_offset for info in client.list(path) if info.path == path), None)
+            except (RequestError, ProtocolError):
+                return None
+
+    def beginning(self, info: StreamInfo) -> str | None:
+        """Where the data of a stream itself begins: after the snapshot of a compacted one."""
+        if info.first_offset is None or not is_in_snapshot(info.first_offset):
+            return info.first_offset
+        with self.client() as client:
+            try:
+                return client.stream(info.path).splits(offset=info.first_offset, parts=1).snapshot_next
             except (RequestError, ProtocolError):
                 return None
 

@@ -61,9 +61,7 @@ class Planner:
         self._catalogue = StreamDirectory(options, client)
         self._inside: dict[str, tuple[StreamPlace, int]] = {}  # the byte at which a place inside a record is
         self._next_times: dict[str, tuple[StreamPlace, int]] = {}  # of the first unread record of streams, in ms
-        self._snapshot_ends: dict[
-            str, tuple[str, str]
-        ] = {}  # the first offset, and where its snapshot ends
+        self._snapshot_ends: dict[str, tuple[str, str]] = {}  # the first offset, and where its snapshot ends
         self._reported: set[str] = set()  # losses that were logged
 
     # Streams and their tails

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.pipeline.archiving import linked
+from headwater.pipeline.archiving import Gap, gaps_of, linked
 from headwater.pipeline.continuity import CONTINUES_AT, Faults, faults_of
+from headwater.pipeline.replaying import without_repeats
 from headwater.spark.positions import StreamPlace
 
 KINDS = [True, False]  # JSON, or bytes
@@ -49,6 +50,33 @@ def test_any_missing_row_is_found(seed: int, is_json: bool) -> None:
         begin, end = rows[missing]["order"], tail if missing == len(left) else rows[missing + 1]["order"]
         end = int(str(end).rpartition("_")[2])
         assert faults.gaps == [f"bytes {begin} to {end}" if begin else f"its first {end} bytes"]
+
+
+def test_rows_of_a_snapshot_stand_for_data_that_is_missing() -> None:
+    snapshot = [{"offset": "7_40", "position": place, "order": 39, "value": b"s%d" % place} for place in (3, 9)]
+    before, after = rows_of([b"1", b"22"], is_json=True), rows_of([b"3", b"4"], is_json=True, begin=40, offset="7_40")
+    tail = f"7_{end_of(after, is_json=True)}"
+    rows = [*before, *snapshot, *after]
+    gap = "of which it has only the state after them"
+    assert faults_of(rows, is_json=True, tail=tail) == Faults([f"bytes 5 to 40, {gap}"])
+    assert faults_of([*snapshot, *after], is_json=True, tail=tail) == Faults([f"its first 40 bytes, {gap}"])
+    written = without_repeats(iter([*before, snapshot[0], snapshot[0], snapshot[1], *after]), is_json=True)
+    assert [row["value"] for row in written] == [b"1", b"22", b"s3", b"s9", b"3", b"4"]
+
+
+def test_a_snapshot_of_data_that_is_there_is_left_out() -> None:
+    """The stream was archived, and again with another checkpoint after it was compacted."""
+    rows = rows_of([b"1" * 19, b"2" * 19, b"3"], is_json=True)
+    snapshot = {"offset": "7_40", "position": 3, "order": 39, "value": b"s"}
+    both = [*rows[:2], snapshot, {**snapshot, "position": 5}, rows[2]]
+    assert faults_of(both, is_json=True, tail="7_42") == Faults()
+    assert [row["value"] for row in without_repeats(iter(both), is_json=True)] == [row["value"] for row in rows]
+
+
+def test_what_a_batch_could_not_read() -> None:
+    starts = {"same": StreamPlace("7_10"), "behind": StreamPlace("7_10"), "again": StreamPlace("7_10")}
+    firsts = [{"same": "7_10", "behind": "7_30", "again": "8_20"}, {"behind": "7_20", "new": "7_0", "late": "7_5"}]
+    assert gaps_of(starts, firsts) == {"behind": Gap("7_10", "7_20"), "late": Gap("-1", "7_5")}
 
 
 def test_a_missing_end_is_only_known_of_a_closed_stream() -> None:

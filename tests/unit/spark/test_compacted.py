@@ -19,7 +19,7 @@ from headwater.spark.planning import Planner, from_json, to_json
 from headwater.spark.positions import EARLIEST_PLACE, StreamPlace, byte_position, incarnation
 from headwater.spark.querying import TaskInput
 from headwater.spark.sources import StreamReader
-from tests.compacting import compact, compacting_server
+from tests.compacted import compact, compacting_server
 from tests.servers import Server
 from tests.trimming import keep_last
 
@@ -102,14 +102,14 @@ def test_a_compacted_stream_is_read_from_its_snapshot(stream: Stream, compacting
     assert is_in_snapshot(first)
     fill(stream, range(200, 210))
     options = options_for(stream, state=True, minPartitions=parts)
-    rows = read(stream, options, {stream.path: EARLIEST_PLACE}, tail(stream))
+    rows = read(stream, options, {stream.path or "": EARLIEST_PLACE}, tail(stream))
     assert len(rows) < 100
     assert fold(rows) == oracle(stream)
     in_snapshot = [row for row in rows if row["append_time"] is None]
     assert [row["control"] for row in in_snapshot if row["control"]] == ["reset", "snapshot-end"]
     assert {(row["offset"], row["order"]) for row in in_snapshot} == {(following, (byte_position(following) or 0) - 1)}
     assert {row["offset"].partition("_")[0] for row in rows} == {following.partition("_")[0]}  # one incarnation
-    values = read(stream, options_for(stream, state=False), {stream.path: EARLIEST_PLACE}, tail(stream), VALUES)
+    values = read(stream, options_for(stream, state=False), {stream.path or "": EARLIEST_PLACE}, tail(stream), VALUES)
     assert len(values) == len(rows)
 
 
@@ -151,7 +151,7 @@ def test_data_that_was_trimmed_is_an_error_that_names_what_is_missing(stream: St
     before = fill(stream, range(3))
     fill(stream, range(3, 9))
     options = options_for(stream, state=False)
-    start = {stream.path: StreamPlace(before)}
+    start = {stream.path or "": StreamPlace(before)}
     keep_last(stream, 3)
     first = stream.head().first_offset
     with pytest.raises(DataLossError, match=f"{stream.path}: unread data after {before} is lost.*{first}"):
@@ -166,7 +166,7 @@ def test_a_range_that_is_trimmed_after_it_was_planned(
     before = fill(stream, range(3))
     fill(stream, range(3, 9))
     options = options_for(stream, state=False)
-    tasks = Planner(options, stream.client).partitions({stream.path: StreamPlace(before)}, tail(stream))
+    tasks = Planner(options, stream.client).partitions({stream.path or "": StreamPlace(before)}, tail(stream))
     keep_last(stream, 3)
     first = stream.head().first_offset
     with pytest.raises(DataLossError, match=f"data between {before} and {first} is lost"):
