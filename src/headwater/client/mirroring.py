@@ -22,12 +22,14 @@ class Mirrored(msgspec.Struct, frozen=True):
     """Progress of a mirror: the number of new `rows`, all of them stored.
 
     `last_seqno` is the SeqNo of the mirror's last row. `source_last_seqno` is that of the source, from its last
-    response; None if its server does not send it.
+    response; None if its server does not send it. `repaired`: the source removed rows before they were mirrored, and
+    the mirror got what it lacks of the live rows, and deletions of keys that the source does not have any more.
     """
 
     rows: int
     last_seqno: int
     source_last_seqno: int | None = None
+    repaired: bool = False
 
     @property
     def lag_rows(self) -> int | None:

@@ -159,6 +159,7 @@ FOLLOW_IDLE_S = 45.0  # the idle time that it requests
 FOLLOW_SILENCE_S = 15.0  # silence beyond the idle time after which the connection counts as dead
 FOLLOW_NOTIFIED_S = 1.0  # after a Notify, a held read that brings no row in this time is replaced by a new one
 FOLLOW_BATCH_BYTES = 256 * 1024  # of rows that wait while the previous append is under way
+FOLLOW_REPAIR_BYTES_MAX = 64 * 1024 * 1024  # of live rows of a remote table, to find what a mirror has too much
 FOLLOW_REFUSED_S = 60.0  # wait after a response that is not a table, or if the local table cannot be written
 FOLLOW_REGISTER_S = 6 * 3_600.0  # interval at which a follower registers its NURL again
 FOLLOW_REGISTER_PAUSE_S = 10.0  # minimum time between two registrations

@@ -19,11 +19,13 @@ from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
+from headwater.errors import OffsetTrimmedError
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.following import TableFollowing
+from headwater.protocol.tables.repairing import changes_between
 from headwater.protocol.tables.rows import Row
 
 if TYPE_CHECKING:
@@ -261,8 +263,11 @@ class AsyncTable:
 
         The rows keep their SeqNos and timestamps. The table is created if it does not exist, and closed when the source
         is closed. Its last row is the position: after a crash, the same call continues there without duplicates or
-        gaps. Lost connections to both servers are retried. Raises the errors of `follow`, and ConfigurationError if
-        this table exists and is not a mirror.
+        gaps. Lost connections to both servers are retried. If the source removed rows before they were mirrored, the
+        mirror deletes the keys that the source does not have any more, and continues (`Mirrored.repaired`).
+
+        Raises the errors of `follow`, HistoryChangedError if the mirror cannot be repaired so, and ConfigurationError
+        if this table exists and is not a mirror.
 
             async for progress in client.table("copy").mirror("https://partner.example/prices"):
                 print(progress.last_seqno, progress.lag_rows)
@@ -272,12 +277,30 @@ class AsyncTable:
         source_table = self._client.table(source) if isinstance(source, str) else source
         table_type = known or source_table.table_type
         typed_source = AsyncTable(source_table._client, source_table.url, table_type, source_table._session)
-        async with typed_source.follow(last_row=mirror.last_row) as reader:
-            async for rows in reader.batches():
-                await self._client._run(mirror.write(reader.table_type or TableType(), rows))
-                yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)
-            if reader.closed:
-                await self._client._run(mirror.write(reader.table_type or TableType(), [], close=True))
+        since_id, last_row = 0, mirror.last_row
+        while True:
+            try:
+                async with typed_source.follow(since_id=since_id, last_row=last_row) as reader:
+                    async for rows in reader.batches():
+                        await self._client._run(mirror.write(reader.table_type or TableType(), rows))
+                        yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)
+                    if reader.closed:
+                        await self._client._run(mirror.write(reader.table_type or TableType(), [], close=True))
+                    return
+            except OffsetTrimmedError as error:
+                if error.first_seqno is None or mirror.last_row is None:
+                    raise
+                since_id, last_row = error.first_seqno - 1, None
+                yield await self._repair(mirror, typed_source, error.first_seqno)
+
+    async def _repair(self, mirror: Mirroring, source: AsyncTable, first_seqno: int) -> Mirrored:
+        """Give a mirror what it lacks of rows that the source has removed before `first_seqno`."""
+        if mirror.last_row is None:
+            raise RuntimeError("an empty mirror lacks nothing")
+        live = await source.active()
+        rows = changes_between(await self.active(), mirror.last_row, live.values(), first_seqno)
+        await self._client._run(mirror.write(source.table_type or self.table_type or TableType(), rows))
+        return Mirrored(len(rows), mirror.last_seqno, repaired=True)
 
     @property
     def nurl(self) -> str:

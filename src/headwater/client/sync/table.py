@@ -20,11 +20,13 @@ from headwater.client.session import Session
 from headwater.client.sync.table_reader import TableReader
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
+from headwater.errors import OffsetTrimmedError
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.following import TableFollowing
+from headwater.protocol.tables.repairing import changes_between
 from headwater.protocol.tables.rows import Row
 
 if TYPE_CHECKING:
@@ -262,8 +264,11 @@ class Table:
 
         The rows keep their SeqNos and timestamps. The table is created if it does not exist, and closed when the source
         is closed. Its last row is the position: after a crash, the same call continues there without duplicates or
-        gaps. Lost connections to both servers are retried. Raises the errors of `follow`, and ConfigurationError if
-        this table exists and is not a mirror.
+        gaps. Lost connections to both servers are retried. If the source removed rows before they were mirrored, the
+        mirror deletes the keys that the source does not have any more, and continues (`Mirrored.repaired`).
+
+        Raises the errors of `follow`, HistoryChangedError if the mirror cannot be repaired so, and ConfigurationError
+        if this table exists and is not a mirror.
 
             for progress in client.table("copy").mirror("https://partner.example/prices"):
                 print(progress.last_seqno, progress.lag_rows)
@@ -273,12 +278,30 @@ class Table:
         source_table = self._client.table(source) if isinstance(source, str) else source
         table_type = known or source_table.table_type
         typed_source = Table(source_table._client, source_table.url, table_type, source_table._session)
-        with typed_source.follow(last_row=mirror.last_row) as reader:
-            for rows in reader.batches():
-                self._client._run(mirror.write(reader.table_type or TableType(), rows))
-                yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)
-            if reader.closed:
-                self._client._run(mirror.write(reader.table_type or TableType(), [], close=True))
+        since_id, last_row = 0, mirror.last_row
+        while True:
+            try:
+                with typed_source.follow(since_id=since_id, last_row=last_row) as reader:
+                    for rows in reader.batches():
+                        self._client._run(mirror.write(reader.table_type or TableType(), rows))
+                        yield Mirrored(len(rows), mirror.last_seqno, reader.last_seqno)
+                    if reader.closed:
+                        self._client._run(mirror.write(reader.table_type or TableType(), [], close=True))
+                    return
+            except OffsetTrimmedError as error:
+                if error.first_seqno is None or mirror.last_row is None:
+                    raise
+                since_id, last_row = error.first_seqno - 1, None
+                yield self._repair(mirror, typed_source, error.first_seqno)
+
+    def _repair(self, mirror: Mirroring, source: Table, first_seqno: int) -> Mirrored:
+        """Give a mirror what it lacks of rows that the source has removed before `first_seqno`."""
+        if mirror.last_row is None:
+            raise RuntimeError("an empty mirror lacks nothing")
+        live = source.active()
+        rows = changes_between(self.active(), mirror.last_row, live.values(), first_seqno)
+        self._client._run(mirror.write(source.table_type or self.table_type or TableType(), rows))
+        return Mirrored(len(rows), mirror.last_seqno, repaired=True)
 
     @property
     def nurl(self) -> str:

@@ -118,6 +118,7 @@ class TableFollowing:
         self._doubts = 0  # consecutive responses that were retried
         self._empty_answers = Streak(Backoff(limits.FOLLOW_POLL_S, limits.FOLLOW_POLL_MAX_S))  # that ended at once
         self._taken = 0  # number of rows
+        self.continues_elsewhere = False  # after `continue_after`, until a row is taken
         self._start_answer()
 
     def _start_answer(self) -> None:
@@ -276,6 +277,7 @@ class TableFollowing:
         self.remember(row)
         self._new += 1
         self._taken += 1
+        self.continues_elsewhere = False
         self._doubts = self._failures = 0
         self.ended = seqno == self._target
         return row
@@ -360,6 +362,13 @@ class TableFollowing:
             return False
         self._verify = False
         return True
+
+    def continue_after(self, seqno: int) -> None:
+        """The rows up to a SeqNo were taken in another way. Nothing of them is known here."""
+        self.position = self._floor = seqno
+        self._seen, self._skipped, self._taken = {}, SkippedSeqNos(), 0
+        self.continues_elsewhere = True
+        self.resume()
 
     def restart(self) -> None:
         """Begin again with the first row that is there: rows after the position were removed, or the table is another

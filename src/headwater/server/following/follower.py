@@ -9,6 +9,7 @@
 | fewer rows than before, as during a restore         | the same a few times, then every FOLLOW_REFUSED_S          |
 | another schema                                      | reported, the follower stops; the mirror stays as it is    |
 | another history, a row that comes too late          | the same, also after a restart, until the mirror is deleted|
+| 410: rows were removed before they were mirrored    | the mirror deletes what the table has no more, continues   |
 | the remote table is closed                          | the mirror is closed, and the follower stops               |
 """
 
@@ -31,6 +32,7 @@ from headwater.errors import (
     ClientError,
     HeadwaterError,
     HistoryChangedError,
+    OffsetTrimmedError,
     OutboundError,
     ProtocolError,
     RowOrderError,
@@ -42,6 +44,9 @@ from headwater.outbound import CheckedUrl, OutboundClient, StreamedAnswer
 from headwater.protocol.streams.headers import format_instant
 from headwater.protocol.tables.content_type import MEDIA_TYPE
 from headwater.protocol.tables.following import TableFollowing, is_final
+from headwater.protocol.tables.headers import FIRST_SEQNO, parse_first_seqno
+from headwater.protocol.tables.repairing import changes_between
+from headwater.protocol.tables.rows import Row
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.following.documents import Stopped, find_stopped, write_stopped
 from headwater.server.following.handshake import Handshake
@@ -55,6 +60,7 @@ log = logging.getLogger("headwater.following")
 _LASTING = (HistoryChangedError, RowOrderError)
 _OK = 200
 _NOT_FOUND = 404  # the table may be created later
+_GONE = 410
 
 
 class FollowerState(enum.Enum):
@@ -202,10 +208,15 @@ class Follower:
             try:
                 whole = await self._request(following, mirror)
                 wait_s = following.finish(loop.time() - asked_at) if whole else 0.0
-            except (OutboundError, ClientError) as error:
+            except (OutboundError, ClientError, OffsetTrimmedError) as error:
                 error.url = error.url or self.surl.shown
                 self._handshake.lost()
                 await _settle(following, mirror)  # the rows before the fault are valid
+                if following.has_lost_nothing(error):
+                    continue
+                if isinstance(error, OffsetTrimmedError) and error.first_seqno is not None and mirror.last_seqno:
+                    await self._repair(mirror, following, error.first_seqno)
+                    continue
                 failures = following.failed(error, sys.maxsize)
                 self._note(FollowerState.RETRYING, error)
                 # Give a lagging replica time to catch up, even after a Notify.
@@ -215,6 +226,36 @@ class Follower:
                 await _settle(following, mirror)
                 await self._pause(wait_s)
         await mirror.close()
+
+    async def _repair(self, mirror: Mirror, following: TableFollowing, first_seqno: int) -> None:
+        """Give the mirror what it lacks of rows that were removed before they were mirrored."""
+        log.warning("%s into table %r: rows before %d were removed", self.surl.shown, self.name, first_seqno)
+        live: list[Row] = []
+        snapshot, size_bytes = TableFollowing(snapshot=True, gaps=True, table=mirror.table), 0
+        async with self._client.stream(
+            "GET",
+            self._url(0, "&view=active", held=False),
+            headers={"accept": MEDIA_TYPE},
+            idle_s=limits.FOLLOW_IDLE_S + limits.FOLLOW_SILENCE_S,
+        ) as answer:
+            self._check_status(answer)
+            snapshot.begin(answer.headers)
+            async with contextlib.aclosing(aiter(answer)) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    size_bytes += len(piece)
+                    if size_bytes > limits.FOLLOW_REPAIR_BYTES_MAX:
+                        raise HistoryChangedError(
+                            f"rows before {first_seqno} were removed from the table before they were mirrored, and it "
+                            f"has more than {limits.FOLLOW_REPAIR_BYTES_MAX} bytes of live rows to compare with"
+                        )
+                    live += snapshot.feed(piece)
+            live += snapshot.end()
+            snapshot.finish()
+        last, keys = await mirror.live_keys()
+        if rows := changes_between(keys, last, live, first_seqno):
+            await mirror.add(rows)
+            await mirror.flush()
+        following.continue_after(first_seqno - 1)
 
     async def _request(self, following: TableFollowing, mirror: Mirror) -> bool:
         """Send one request. Returns whether the response was complete.
@@ -270,14 +311,20 @@ class Follower:
             if rows := following.end():
                 await mirror.add(rows)
 
-    def _url(self, since_id: int) -> str:
+    def _url(self, since_id: int, view: str = "", *, held: bool = True) -> str:
         surl = str(self.surl)
-        query = f"since_id={since_id}&timeout={limits.FOLLOW_HOLD_S:g}&idle={limits.FOLLOW_IDLE_S:g}"
+        hold_s, since = (limits.FOLLOW_HOLD_S, f"since_id={since_id}&") if held else (0, "")
+        query = f"{since}timeout={hold_s:g}&idle={limits.FOLLOW_IDLE_S:g}{view}"
         return f"{surl}{'&' if '?' in surl else '?'}{query}"
 
     def _check_status(self, answer: StreamedAnswer) -> None:
         if answer.status == _OK:
             return
+        if answer.status == _GONE and FIRST_SEQNO in answer.headers:
+            first_seqno = parse_first_seqno(answer.headers)
+            trimmed = OffsetTrimmedError(f"rows before {first_seqno} were removed", first_seqno=first_seqno)
+            trimmed.url = self.surl.shown
+            raise trimmed
         error = TargetAnswerError(f"answered {answer.status}")
         asked_s = answer.headers.get("retry-after", "").strip()
         if asked_s.isdecimal() and asked_s.isascii():  # dates are not supported
@@ -311,5 +358,5 @@ class Follower:
 async def _settle(following: TableFollowing, mirror: Mirror) -> None:
     """Wait until the mirror has all accepted rows. Continuing without them would leave rows out."""
     await mirror.flush()
-    if mirror.last_seqno != following.position:
+    if mirror.last_seqno != following.position and not following.continues_elsewhere:
         raise RuntimeError(f"the mirror ends with row {mirror.last_seqno}, and rows up to {following.position} came")

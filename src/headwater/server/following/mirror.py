@@ -18,6 +18,7 @@ from headwater.log.commands import Append, Create, Reply
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_table_type
 from headwater.protocol.tables.paths import log_path
+from headwater.protocol.tables.repairing import live_keys
 from headwater.protocol.tables.rows import Row, format_row, parse_row
 
 
@@ -63,6 +64,23 @@ class Mirror:
             self._appending = asyncio.create_task(self._append_pending())
         if self._pending_bytes >= FOLLOW_BATCH_BYTES:
             await self.flush()
+
+    async def live_keys(self) -> tuple[Row, set[str]]:
+        """The last row, and the keys that are not deleted. It reads the whole table."""
+        await self.flush()
+        keys: set[str] = set()
+        last: Row | None = None
+        reply = await self._engine.find_row(FindRow(self._path, 0))
+        position, tail = reply.start.record, reply.table.tail
+        while position < tail:
+            read = await self._engine.read_more(ReadMore(self.id, position, tail, FOLLOW_BATCH_BYTES))
+            rows = [parse_row(line.decode()) for line in read.data[:-1].split(b"\n")]
+            live_keys(keys, rows)
+            last = rows[-1]
+            position = read.next
+        if last is None:
+            raise RuntimeError("a mirror with a last SeqNo has a last row")
+        return last, keys
 
     @contextlib.contextmanager
     def on_failure(self, tell: Callable[[], None]) -> Iterator[None]:

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from headwater import errors, limits
+from headwater.client import Client, Put, Remove
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import StreamNotFoundError
+from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
 from headwater.protocol.tables.following import TableFollowing
@@ -22,7 +24,9 @@ from headwater.server.following.documents import Stopped, forgotten, resolved, w
 from headwater.server.following.follower import Follower, FollowerState, FollowerStatus
 from headwater.store.memory import MemoryStore
 from tests.restores import LastingStore
+from tests.servers import serving
 from tests.table_servers import CONTENT_TYPE, Script, head, hostile_server, lines, table_server
+from tests.trimming import keep_last
 from tests.unit.client import test_tables as scripts
 from tests.unit.engine.test_engine import with_engine
 from tests.waiting import LIMIT_S, wait_until_async
@@ -98,6 +102,47 @@ def following(
             await followers.stop()
 
     with_engine(main, store, run=asyncio.run)
+
+
+# A server that removes rows
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_rows_that_were_removed_before_they_were_mirrored(fits: bool) -> None:
+    """The follower did not run meanwhile."""
+    store = LastingStore()
+    with serving(Limits()) as server, Client(server.url) as client:
+        source = client.table("source")
+        source.create()
+        source.append([Put("a", "1"), Put("b", "2"), Put("c", "3")])
+        surl = source.url
+
+        async def first(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.last_seqno == 3)
+
+        following(surl, first, store=store)
+        source.append([Remove("a"), Remove("b"), Remove("x")] if fits else [Put("x", "4")])
+        source.append([Put("c", "5")])
+        source.append([Put("d", "6")])
+        keep_last(source, 2)
+        last = source.info().last_seqno
+
+        async def again(engine: Engine, followers: Followers) -> None:
+            if fits:
+                await until(followers, lambda status: status.last_seqno == last and status.state is FOLLOWING)
+                fields = [line.split(b"\t") for line in (await rows(engine)).splitlines()]
+                changes = [(int(line[0]), line[2], line[3]) for line in fields]
+                assert changes[3:] == [(4, b"-", b"a"), (5, b"-", b"b"), (7, b"+", b"c"), (8, b"+", b"d")]
+                await asyncio.to_thread(source.append, [Put("e", "9")])
+                await until(followers, lambda status: status.last_seqno == last + 1)
+            else:
+                status = await until(followers, lambda status: status.state is STOPPED)
+                assert "2 keys of the mirror are not in the source" in (status.last_error or "")
+                assert "headwater table delete t" in (status.last_error or "")
+
+        following(surl, again, store=store)
+        if fits:
+            following(surl, lambda engine, followers: until(followers, lambda s: s.state is FOLLOWING), store=store)
 
 
 # An honest server
