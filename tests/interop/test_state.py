@@ -8,9 +8,11 @@ import random
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from bench.servers import NODE_DIR, Server, reference
 
@@ -72,6 +74,42 @@ def test_events_of_ours_are_materialised_by_the_official_package(server: Server)
             theirs = official("fold", stream.url)
             assert contents(db) == theirs
             assert len(theirs["user"]) > 5
+
+
+@pytest.mark.slow
+def test_a_compacted_stream_has_the_same_state_for_the_official_package(server: Server, tmp_path: Path) -> None:
+    """Before, while and after its front is replaced by a snapshot, and for a StreamDB that continues."""
+    with Client(server.url) as client, ThreadPoolExecutor(1) as pool:
+        stream = client.stream(f"compacted/{uuid.uuid4().hex}")
+        stream.create()
+
+        def update(numbers: range) -> None:
+            with stream.producer() as producer:
+                for number in numbers:
+                    value = {"id": str(number % 40), "n": number, "text": "é€\U0001f600", "deep": [{"a": None}]}
+                    producer.append(STATE["users"].upsert(value))
+                    producer.append(STATE["orders"].upsert({"no": number}))
+                    producer.append(STATE["orders"].delete(str(number)))
+
+        update(range(2_000))
+        with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as followed:
+            followed.preload(30)
+            before = contents(followed)
+        assert official("fold", stream.url) == {"user": before["user"], "order": {}}
+        url = f"{server.url}/__ds/compact"
+        compacted = pool.submit(httpx.post, url, params={"path": stream.path or ""}, timeout=60)
+        while not compacted.done():
+            assert official("fold", stream.url)["user"] == before["user"]
+        assert compacted.result().json()["compacted"]
+        assert len(stream.read().all()) < 100
+        assert official("fold", stream.url)["user"] == before["user"]
+        update(range(2_000, 2_050))
+        with StreamDB(stream, STATE) as db:
+            db.preload(30)
+            assert contents(db)["user"] == official("fold", stream.url)["user"] != before["user"]
+            with StreamDB(stream, STATE, checkpoint=tmp_path / "state") as followed:
+                followed.preload(30)  # within the time in which the replaced data can be read
+                assert contents(followed) == contents(db)
 
 
 @pytest.mark.slow

@@ -27,7 +27,8 @@ if (mode === "write") {
   for (const event of events) await handle.append(JSON.stringify(event));
 } else {
   const state = new MaterializedState();
-  const response = await stream({ url, offset: "-1", live: false });
+  // Up to the tail: with `live: false` the client reads one response only, and a compacted stream has at least two.
+  const response = await stream({ url, offset: "-1", live: true });
   for (const event of await response.json()) {
     if (isChangeEvent(event)) state.apply(event);
     else if (isControlEvent(event) && event.headers.control === "reset") state.clear();
