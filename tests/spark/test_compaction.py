@@ -60,8 +60,8 @@ def test_materialize_over_a_stream_that_is_compacted_meanwhile(
         stream.create()
 
         def run(**options: Any) -> list[dict[str, Any]]:
-            given = {"streams": stream.path, "table": table, "buckets": 2, "stored_as_scd_type": scd, "path": path, **options}
-            assert materialize(spark, url=compacting.url, once=True, **given).wait(120)
+            given = {"streams": stream.path, "table": table, "buckets": 2, "stored_as_scd_type": scd, "path": path}
+            assert materialize(spark, url=compacting.url, once=True, **given, **options).wait(120)
             return DeltaTable(table).to_pyarrow_table().to_pylist()
 
         update(stream, range(30))

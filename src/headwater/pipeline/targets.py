@@ -27,6 +27,7 @@ from headwater.errors import (
 )
 from headwater.pipeline.connecting import check_server, format_options
 from headwater.pipeline.options import TargetOptions
+from headwater.positions import is_original
 from headwater.protocol.tables.rows import Row
 from headwater.spark.options import write_options
 from headwater.spark.positions import incarnation
@@ -106,7 +107,8 @@ class PublishTarget(msgspec.Struct, frozen=True):
                     return TargetIdentity(None, self._created_at(client))
                 tail, listed = client.stream(self.to).head().tail_offset, self._listed(client)
                 first = listed.first_offset if listed is not None else None  # a restore does not change it
-                return TargetIdentity(incarnation(first or tail), listed.created_at if listed is not None else None)
+                life = incarnation(first or tail) if first is None or is_original(first) else None  # it was trimmed
+                return TargetIdentity(life, listed.created_at if listed is not None else None)
             except (StreamNotFoundError, StreamGoneError):
                 return None
 

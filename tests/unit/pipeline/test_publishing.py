@@ -20,6 +20,7 @@ from headwater.pipeline.publishing import STATE_FILE, Shape, _Publishing, publis
 from headwater.pipeline.targets import PublishTarget, TargetIdentity
 from tests.restores import Restorable
 from tests.servers import Server
+from tests.trimming import keep_last
 from tests.unit.pipeline.kills.stages import PublishedRows, PublishedRowsToTable
 
 THINGS = PublishTarget(TargetOptions(url="http://127.0.0.1:9", type="thing", to="things"))
@@ -136,6 +137,25 @@ def test_a_deleted_or_replaced_target_is_refused(server: Server, tmp_path: Path,
         moments.change()
         with pytest.raises(DataLossError, match="deleted and created again"):
             moments.run(target)
+
+
+def test_a_target_that_was_trimmed_is_the_same(server: Server) -> None:
+    """Its first offset changes, also to that of a snapshot."""
+    with Client(server.url) as client:
+        stream = client.stream("publishing/trimmed")
+        stream.create()
+        stream.append(1)
+        target = PublishTarget(TargetOptions(url=server.url, type="thing", to=stream.path))
+        before, end = target.identity(), stream.append(2).offset
+        stream.append(3)
+        keep_last(stream, 1)
+        assert before is not None
+        assert not target.check_kept(before, end).is_other_than(before)
+        keep_last(stream, 1)
+        stream.append(4)
+        keep_last(stream, 1)
+        with pytest.raises(DataLossError, match="was trimmed"):
+            target.check_kept(before, end)
 
 
 def test_a_server_that_does_not_identify_targets() -> None:

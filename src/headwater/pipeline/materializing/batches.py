@@ -26,14 +26,14 @@ class NewIncarnation(msgspec.Struct, frozen=True, order=True):
     at: datetime | None
 
 
-class Start(msgspec.Struct, frozen=True):
+class BatchStart(msgspec.Struct, frozen=True):
     """Where a batch starts in a stream."""
 
     incarnation: int
     position: int
 
 
-Starts: TypeAlias = Mapping[str, Start]
+Starts: TypeAlias = Mapping[str, BatchStart]
 
 
 class Reset(msgspec.Struct, frozen=True, order=True):

@@ -13,7 +13,7 @@ from headwater.pipeline.growth import GrowthWatch
 from headwater.pipeline.lake import TableBatch, telling_conflicts
 from headwater.pipeline.locations import absolute, check_apart, check_surroundings
 from headwater.pipeline.materializing.applying import Applier
-from headwater.pipeline.materializing.batches import Start, Starts
+from headwater.pipeline.materializing.batches import BatchStart, Starts
 from headwater.pipeline.materializing.buckets import run_buckets
 from headwater.pipeline.materializing.events import EventColumns
 from headwater.pipeline.materializing.layout import Layout
@@ -114,7 +114,7 @@ class _Materializing:
             self._growth.note({file.path: file.size for files in by_bucket for file in files})
         self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
 
-    def _starts(self, spark: SparkSession, number: int) -> dict[str, Start]:
+    def _starts(self, spark: SparkSession, number: int) -> dict[str, BatchStart]:
         """Where the batch starts in each stream, as far as offsets count bytes. Events of a snapshot are ordered by the
         position after it, so a start inside one is none."""
         ends = ends_of(spark, self._checkpoint, number - 1) if number else {}
@@ -122,7 +122,7 @@ class _Materializing:
         for path, end in ends.items():
             life, position = incarnation(end.offset), byte_position(end.offset)
             if life is not None and position is not None and not is_in_snapshot(end.offset):
-                starts[path] = Start(int(life), position)
+                starts[path] = BatchStart(int(life), position)
         return starts
 
     def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: Starts) -> None:

@@ -19,7 +19,7 @@ from headwater.pipeline.checkpoints import hash_of_range
 from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materializing import applying, merges
 from headwater.pipeline.materializing.applying import Applier
-from headwater.pipeline.materializing.batches import Start
+from headwater.pipeline.materializing.batches import BatchStart
 from headwater.pipeline.materializing.buckets import BucketWork, Done
 from headwater.pipeline.materializing.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materializing.settings import MaterializeSettings
@@ -236,7 +236,7 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
     ended, which is in the incarnation that goes on there."""
     applier = Applier(tables, layout)
     for number, rows in enumerate(batches):
-        starts = {row["stream"]: Start(row["incarnation"], row["begin"]) for row in rows[:1] if number}
+        starts = {row["stream"]: BatchStart(row["incarnation"], row["begin"]) for row in rows[:1] if number}
         if path == "merge":
             applier.apply_here(prepared(rows), TableBatch(job, number, made_of=number), starts)
         else:
@@ -329,7 +329,7 @@ def test_a_stream_that_is_read_again_from_its_beginning(tmp_path: Path, path: st
     layout, tables = Layout(PAYLOAD, is_history=is_history), tables_at(str(tmp_path / "t"))
     prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=2 if is_history else 1), layout)
 
-    def take(applier: Applier, number: int, rows: list[dict[str, Any]], starts: dict[str, Start]) -> None:
+    def take(applier: Applier, number: int, rows: list[dict[str, Any]], starts: dict[str, BatchStart]) -> None:
         events, batch = prepared(rows), TableBatch("job", number, made_of=number)
         if path == "merge":
             applier.apply_here(events, batch, starts)
@@ -338,13 +338,13 @@ def test_a_stream_that_is_read_again_from_its_beginning(tmp_path: Path, path: st
 
     applier = Applier(tables, layout)
     take(applier, 0, [change(1, 0, "k"), change(1, 20, "l"), change(1, 40, "m")], {})
-    take(applier, 1, [change(1, 60, "k")], {"a": Start(1, 60), "b": Start(1, 7)})
+    take(applier, 1, [change(1, 60, "k")], {"a": BatchStart(1, 60), "b": BatchStart(1, 7)})
     before = comparable(tables.rows.open().to_pyarrow_table().to_pylist())
     for again in (applier, Applier(tables, layout)):
         with pytest.raises(DataLossError, match="a was read up to position 80, and is read again from its beginning"):
-            take(again, 2, [change(1, 0, "k"), change(1, 20, "l"), change(1, 99, "n")], {"a": Start(1, 80)})
+            take(again, 2, [change(1, 0, "k"), change(1, 20, "l"), change(1, 99, "n")], {"a": BatchStart(1, 80)})
     assert comparable(tables.rows.open().to_pyarrow_table().to_pylist()) == before
-    take(Applier(tables, layout), 2, [change(2, 0, "k")], {"a": Start(1, 80)})  # the stream was created again
+    take(Applier(tables, layout), 2, [change(2, 0, "k")], {"a": BatchStart(1, 80)})  # the stream was created again
 
 
 def from_begin(begin: int, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -361,8 +361,8 @@ def test_a_snapshot_replaces_the_state(tmp_path: Path, path: str, is_history: bo
     snapshot = from_begin(200, [reset, change(1, 199, "l"), change(1, 199, "n")])
     batches = [
         ([change(1, 0, "k"), change(1, 20, "l"), change(1, 40, "m")], {}),
-        ([*snapshot, *from_begin(200, [change(1, 200, "o"), change(1, 220, "n")])], {"a": Start(1, 60)}),
-        (from_begin(240, [change(1, 240, "p")]), {"a": Start(1, 240)}),
+        ([*snapshot, *from_begin(200, [change(1, 200, "o"), change(1, 220, "n")])], {"a": BatchStart(1, 60)}),
+        (from_begin(240, [change(1, 240, "p")]), {"a": BatchStart(1, 240)}),
     ]
     applier = Applier(tables, layout)
     for number, (rows, starts) in enumerate(batches):
@@ -382,16 +382,20 @@ def test_a_snapshot_replaces_the_state(tmp_path: Path, path: str, is_history: bo
 @pytest.mark.parametrize(
     ("rows", "start", "keys"),
     [
-        ([change(2, 70, "n")], Start(1, 60), ["n"]),  # created again and trimmed before it was read
-        ([change(2, 0, "n")], Start(2, 0), ["n"]),  # created again, empty at the previous batch
-        ([change(2, 70, "n")], Start(2, 70), ["k", "l", "n"]),  # a fork whose own events begin here
-        ([change(1, 60, "m"), change(2, 70, "n")], Start(1, 60), ["k", "l", "m", "n"]),  # across the point of the fork
+        ([change(2, 70, "n")], BatchStart(1, 60), ["n"]),  # created again and trimmed before it was read
+        ([change(2, 0, "n")], BatchStart(2, 0), ["n"]),  # created again, empty at the previous batch
+        ([change(2, 70, "n")], BatchStart(2, 70), ["k", "l", "n"]),  # a fork whose own events begin here
+        (
+            [change(1, 60, "m"), change(2, 70, "n")],
+            BatchStart(1, 60),
+            ["k", "l", "m", "n"],
+        ),  # across that point
         ([change(2, 70, "n")], None, ["n"]),  # the stream was gone meanwhile
-        ([change(2, 0, "m"), change(3, 70, "n")], Start(1, 60), ["m", "n"]),  # created again as a fork
+        ([change(2, 0, "m"), change(3, 70, "n")], BatchStart(1, 60), ["m", "n"]),  # created again as a fork
     ],
 )
 def test_a_stream_that_was_created_again_is_known_by_its_incarnation(
-    tmp_path: Path, path: str, rows: list[dict[str, Any]], start: Start | None, keys: list[str]
+    tmp_path: Path, path: str, rows: list[dict[str, Any]], start: BatchStart | None, keys: list[str]
 ) -> None:
     layout, tables = Layout(PAYLOAD), tables_at(str(tmp_path / "t"))
     prepare(tables, MaterializeSettings(buckets=BUCKETS), layout)
