@@ -60,9 +60,16 @@ def test_materialize_over_a_stream_that_is_compacted_meanwhile(
         stream.create()
 
         def run(**options: Any) -> list[dict[str, Any]]:
-            given = {"streams": stream.path, "table": table, "buckets": 2, "stored_as_scd_type": scd, "path": path}
+            given: dict[str, Any] = {
+                "streams": stream.path,
+                "table": table,
+                "buckets": 2,
+                "stored_as_scd_type": scd,
+                "path": path,
+            }
             assert materialize(spark, url=compacting.url, once=True, **given, **options).wait(120)
-            return DeltaTable(table).to_pyarrow_table().to_pylist()
+            rows: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_table().to_pylist()
+            return rows
 
         update(stream, range(30))
         before = run()
@@ -89,7 +96,7 @@ def test_an_archive_of_a_stream_that_is_compacted_meanwhile(
         stream.create()
 
         def run(**options: Any) -> None:
-            given = {"streams": stream.path, "table": table, **options}
+            given: dict[str, Any] = {"streams": stream.path, "table": table, **options}
             assert archive(spark, url=compacting.url, once=True, **given).wait(120)
 
         update(stream, range(30))

@@ -125,7 +125,7 @@ def test_rows_that_were_removed_before_they_were_mirrored(fits: bool) -> None:
         source.append([Put("c", "5")])
         source.append([Put("d", "6")])
         keep_last(source, 2)
-        last = source.info().last_seqno
+        last = source.info().last_seqno or 0
 
         async def again(engine: Engine, followers: Followers) -> None:
             if fits:
@@ -141,8 +141,11 @@ def test_rows_that_were_removed_before_they_were_mirrored(fits: bool) -> None:
                 assert "headwater table delete t" in (status.last_error or "")
 
         following(surl, again, store=store)
-        if fits:
-            following(surl, lambda engine, followers: until(followers, lambda s: s.state is FOLLOWING), store=store)
+
+        async def once_more(engine: Engine, followers: Followers) -> None:
+            await until(followers, lambda status: status.state is (FOLLOWING if fits else STOPPED))
+
+        following(surl, once_more, store=store)
 
 
 # An honest server
