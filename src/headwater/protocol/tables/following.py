@@ -169,7 +169,7 @@ class TableFollowing:
         self.last_seqno = parse_last_seqno(headers)
         self.closed = parse_closed(headers)
         self.gapless = not self._gaps and parse_gapless(headers)
-        self._skip_trimmed(parse_first_seqno(headers))
+        self._skip_trimmed(parse_first_seqno(headers) or 1)
         if self.last_seqno is not None:
             self._compare_last(self.last_seqno)
 

@@ -27,17 +27,6 @@ REQUEST_HEADERS = (FORK_SEQNO, MIRROR, AFTER_SEQNO, VIEW_OF, VIEW_TYPE)
 RESPONSE_HEADERS = (LAST_SEQNO, FIRST_SEQNO, GAPLESS, NOTIFY, MIRROR)
 
 
-def parse_first_seqno(headers: Mapping[str, str]) -> int:
-    """The SeqNo of the first row that may be there; 1 if the server does not send it."""
-    value = headers.get(FIRST_SEQNO)
-    if value is None:
-        return 1
-    value = value.strip()
-    if not is_seqno(value):
-        raise ProtocolError(f"STP-First-SeqNo must be a SeqNo, got {value[:80]!r}")
-    return int(value)
-
-
 def parse_last_seqno(headers: Mapping[str, str]) -> int | None:
     """The last SeqNo in the headers of a response; None if the server omits it."""
     return _seqno("STP-Last-SeqNo", headers.get(LAST_SEQNO), ProtocolError)

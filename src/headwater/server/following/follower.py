@@ -321,7 +321,7 @@ class Follower:
         if answer.status == _OK:
             return
         if answer.status == _GONE and FIRST_SEQNO in answer.headers:
-            first_seqno = parse_first_seqno(answer.headers)
+            first_seqno = parse_first_seqno(answer.headers) or 1
             trimmed = OffsetTrimmedError(f"rows before {first_seqno} were removed", first_seqno=first_seqno)
             trimmed.url = self.surl.shown
             raise trimmed
