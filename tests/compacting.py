@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headwater.server.compacting.contents import Content, ContentSize
+from headwater.server.compacting.contents import ContentSize, SnapshotContent
 from headwater.server.compacting.snapshot_worker import Begin, open_content
 
 
@@ -12,7 +12,7 @@ class LocalContent:
     """Computes a snapshot in this process."""
 
     def __init__(self) -> None:
-        self._content: Content | None = None
+        self._content: SnapshotContent | None = None
         self._records: Iterator[bytes] | None = None
 
     async def begin(self, begin: Begin) -> None:

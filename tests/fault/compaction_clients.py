@@ -18,9 +18,7 @@ from headwater.engine import Engine
 from headwater.engine.follower import Pulled
 from headwater.engine.messages import Ended, FindRow, Read, ReadMore, VisibleStream
 from headwater.errors import (
-    ConflictError,
     HeadwaterError,
-    InvalidForkError,
     InvalidOffsetError,
     OffsetGoneError,
     OffsetTrimmedError,
@@ -44,6 +42,8 @@ STREAMS = ("s1", "s2", "fork1", "fork2")
 KEYS = ("a", "b", "c", "d")
 ABSENT = (StreamNotFoundError, StreamGoneError)
 RETENTION = Retention(compact=True, compact_after_s=1)
+
+STREAM_IDS = 10**15  # smaller ids in offsets are those of snapshots
 
 State = dict[str, int]
 
@@ -84,11 +84,6 @@ class Compactable:
         return self.path.startswith(LOG_PREFIX)
 
     @property
-    def first_id(self) -> int:
-        """No offset outside of a snapshot has a smaller id."""
-        return min([self.id, *[held.place.id for held in self.held if held.base == 0 and held.place.id > 10**15]])
-
-    @property
     def end(self) -> int:
         return self.log[-1].end if self.log else 0
 
@@ -117,10 +112,6 @@ def apply(state: State, operation: str, key: str, number: int) -> None:
         state.pop(key, None)
     else:
         state[key] = number
-
-
-class Lost(Exception):
-    """The server has crashed, and answers nothing any more."""
 
 
 @dataclass
@@ -252,8 +243,16 @@ class CompactionClients:
         known.sending = known.may_be_deleted = False
         known.id = (await self._engine.info(path)).id if reply.tail is None else reply.tail.id
         if command.fork is not None:
+            self._note_trims(known, command.fork.source)
             known.id = (await self._engine.info(path)).id
         await self._read(known, None)
+
+    def _note_trims(self, fork: Compactable, path: str) -> None:
+        """The source may have been trimmed while it was forked."""
+        source = self._world.streams.get(path)
+        if source is not None:
+            fork.bases |= {min(base, fork.end) for base in source.bases}
+            fork.trimmed = max(fork.trimmed, *fork.bases)
 
     def _fork(self, known: Compactable) -> ForkRequest | None:
         sources = [one for one in self._world.streams.values() if not one.is_table and one.log and not one.sending]
@@ -364,7 +363,8 @@ class CompactionClients:
             return
         known.sending = False
         if reply.first is not None:
-            known.bases = {entry.end} if reply.first.position == entry.end and reply.first.id >= known.first_id else before
+            is_here = reply.first.position == entry.end and reply.first.id >= STREAM_IDS
+            known.bases = {entry.end} if is_here else before
         self._world.reached.add("trim")
 
     # Reading
@@ -566,4 +566,3 @@ def _message(change: tuple[str, str, int] | None, padding: str) -> Any:
         return {"headers": {"control": "reset"}}
     event: dict[str, Any] = {"type": "t", "key": key, "headers": {"operation": operation}}
     return event if operation == "delete" else {**event, "value": {"n": number, "p": padding}}
-

@@ -74,6 +74,7 @@ TABLE_ROOT = tables.TABLE_ROOT
 TABLE_CONTROL_ROOT = f"{TABLE_ROOT}{tables.RESERVED}/"
 NURL_TEMPLATE = f"{TABLE_ROOT}{{path}}/{tables.NOTIFY}"
 TABLE_TRIM = f"{TABLE_ROOT}{{path}}/{tables.TRIM}"
+TABLE_COMPACT = f"{TABLE_ROOT}{{path}}/{tables.COMPACT}"
 
 
 class Route(NamedTuple):
@@ -159,6 +160,7 @@ _ROUTES = (
     Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head),
     Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw),
     Route("POST", TABLE_TRIM, RETAIN, write=retention.trim_table),
+    Route("POST", TABLE_COMPACT, RETAIN, write=compacting.compact_table),
 )
 ROUTES = tuple([route._replace(number=number) for number, route in enumerate(_ROUTES)])
 if len(ROUTES) > ROUTES_MAX:
@@ -177,7 +179,7 @@ for _route in ROUTES:
     elif _route.template.startswith(SUBSCRIPTION):
         _rest = _route.template.removeprefix(SUBSCRIPTION).removesuffix("{path}")
         _SUBSCRIPTION.setdefault(_rest, {})[_route.method] = _route
-    elif _route.template in (NURL_TEMPLATE, TABLE_TRIM):
+    elif _route.template in (NURL_TEMPLATE, TABLE_TRIM, TABLE_COMPACT):
         _BELOW_TABLE.setdefault(_route.template.rpartition("/")[2], {})[_route.method] = _route
     else:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route

@@ -369,14 +369,17 @@ def test_what_was_replaced_stays_as_long_as_the_stream_says() -> None:
     clock = Today()
 
     async def body(engine: Engine) -> None:
-        await filled(engine, retention=Retention(compact=True, compact_after_s=1_000))
-        await compact(engine, "a", [b"ab"], 8)
+        kept = Retention(compact=True, compact_after_s=1_000)
+        await engine.execute(Create(path="a", now_ms=clock.ms, content_type="application/json", retention=kept))
+        for number in range(10, 20):
+            await engine.execute(Append("a", clock.ms, b"%d" % number, "application/json"))
+        await compact(engine, "a", [b"1"], 9)
         clock.ms += 990_000
         await asyncio.sleep(1)
         assert await _first_is(engine, 0)
         clock.ms += 10_001
-        await wait_until_async(lambda: _first_is(engine, 8))
-        assert await all_of(engine, "a") == b"ab040506070809"
+        await wait_until_async(lambda: _first_is(engine, 9))
+        assert await all_of(engine, "a") == b"1,13,14,15,16,17,18,19,"
 
     with_engine(body, clock=clock, limits=FAST)
 

@@ -20,7 +20,12 @@ TABLE_ROOT = "/v1/table/"  # the URL of a table is this and its name
 RESERVED = "__stp"  # first segment of the server's own routes
 NOTIFY = "notify"  # the last segment of a NURL
 TRIM = "trim"  # the last segment of the URL of requests to trim a table
-_BELOW = {NOTIFY: "a NURL", TRIM: "the URL for trims"}  # what a last segment makes of a URL
+COMPACT = "compact"  # and of those to compact it
+_BELOW = {
+    NOTIFY: "a NURL",
+    TRIM: "the URL for trims",
+    COMPACT: "the URL for compaction",
+}  # what a last segment makes of a URL
 
 # Prefix of table names in the log. Paths of streams cannot contain control characters, so tables and streams do not
 # collide, and tables sort before streams.

@@ -54,5 +54,5 @@ def read_named(named: Callable[[Request], str], acts: Callable[[Request], Action
 
 
 def retain_named(named: Callable[[Request], str]) -> Rule:
-    """The rule to trim a stream that a parameter names."""
+    """The rule to trim or compact a stream that a parameter names."""
     return Rule(Action.RETAIN, Subject.NAMED, named)

@@ -23,7 +23,7 @@ from headwater.log.commands import Append, Compact, Create, Delete
 from headwater.log.content import ROWS, ContentKind
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.compacting.contents import ContentSize
-from headwater.server.compacting.snapshot_worker import Answer, Begin
+from headwater.server.compacting.snapshot_worker import Begin, SnapshotAnswer
 from headwater.worker_process import WorkerLostError, WorkerProcess
 
 _WORKER = "headwater.server.compacting.snapshot_worker"
@@ -70,7 +70,7 @@ class SubprocessContent:
     async def record(self, size_bytes: int) -> bytes:
         return (await self._ask(b"%d\n" % size_bytes))[1]
 
-    async def _ask(self, task: bytes) -> tuple[Answer, bytes]:
+    async def _ask(self, task: bytes) -> tuple[SnapshotAnswer, bytes]:
         begin, self._begin = self._begin, b""
         try:
             answer, data = await self._worker.ask(begin + task, _taken, limits.COMPACT_TIMEOUT_S)
@@ -84,12 +84,12 @@ class SubprocessContent:
         await self._worker.kill()
 
 
-async def _taken(output: asyncio.StreamReader) -> tuple[Answer, bytes]:
+async def _taken(output: asyncio.StreamReader) -> tuple[SnapshotAnswer, bytes]:
     line = await output.readline()
     if not line:
         raise WorkerLostError("it did not answer")
     try:
-        answer = msgspec.json.decode(line, type=Answer)
+        answer = msgspec.json.decode(line, type=SnapshotAnswer)
     except (msgspec.MsgspecError, ValueError) as error:
         raise WorkerLostError(f"its answer {line[:100]!r} is invalid") from error
     return answer, await output.readexactly(answer.size) if answer.size else b""

@@ -41,7 +41,7 @@ class ContentSize(msgspec.Struct, frozen=True):
     complete_since: int = 0
 
 
-class Content(Protocol):
+class SnapshotContent(Protocol):
     def add(self, data: bytes) -> None:
         """Continue with a piece of the stream: whole records."""
 

@@ -2,7 +2,7 @@
 
 The first line of its input says of what (`Begin`). Then each task is a line with a number: that many bytes follow,
 which are the next piece; 0 ends the stream; and after that, a number asks for the next record of the snapshot, of about
-that size. An answer is a line with an `Answer`, and the bytes of a record.
+that size. An answer is a line with an `SnapshotAnswer`, and the bytes of a record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from headwater.limits import FOLD_NICE
-from headwater.server.compacting.contents import Content, ContentSize, StateContent, TableContent, open_database
+from headwater.server.compacting.contents import ContentSize, SnapshotContent, StateContent, TableContent, open_database
 from headwater.worker_process import become_worker
 
 
@@ -27,7 +27,7 @@ class Begin(msgspec.Struct, frozen=True):
     complete_since: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class SnapshotAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer to a task. `size` bytes follow; after the last record, 0."""
 
     error: str | None = None
@@ -35,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     content: ContentSize | None = None  # when the stream has ended
 
 
-def open_content(begin: Begin) -> Content:
+def open_content(begin: Begin) -> SnapshotContent:
     database = open_database()
     if begin.is_table:
         return TableContent(database, begin.deleted_before_ms, begin.complete_since)
@@ -49,18 +49,18 @@ def work(tasks: BinaryIO, output: int) -> None:
         if not size:
             break
         content.add(tasks.read(size))
-        _answer(output, Answer())
-    _answer(output, Answer(content=content.finish()))
+        _answer(output, SnapshotAnswer())
+    _answer(output, SnapshotAnswer(content=content.finish()))
     wanted = tasks.readline()
     for record in content.records(int(wanted or b"0")):
         if not wanted:
             return
-        _answer(output, Answer(size=len(record)), record)
+        _answer(output, SnapshotAnswer(size=len(record)), record)
         wanted = tasks.readline()
-    _answer(output, Answer())
+    _answer(output, SnapshotAnswer())
 
 
-def _answer(output: int, answer: Answer, data: bytes = b"") -> None:
+def _answer(output: int, answer: SnapshotAnswer, data: bytes = b"") -> None:
     left = memoryview(msgspec.json.encode(answer) + b"\n" + data)
     while left:
         left = left[os.write(output, left) :]
@@ -74,7 +74,7 @@ def main() -> None:
     except BrokenPipeError:  # the server was killed
         return
     except Exception as error:  # noqa: BLE001 - reported to the server
-        _answer(output, Answer(f"{type(error).__name__}: {error}"))
+        _answer(output, SnapshotAnswer(f"{type(error).__name__}: {error}"))
 
 
 if __name__ == "__main__":

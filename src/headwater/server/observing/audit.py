@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SERVER = "headwater"  # the identity of what the server does itself
 SIGN, ADVERTISE, WITHDRAW, CLOSE = "sign", "notify", "withdraw", "close"
 SUBSCRIBE, UNSUBSCRIBE = "subscribe", "unsubscribe"
-TRIM = "trim"
+TRIM, COMPACT = "trim", "compact"
 GRANT, REVOKE, RELOAD = "grant", "revoke", "reload"
 _OK, _FAILED = 300, 500
 
@@ -87,7 +87,7 @@ def audited(route: Route, request: Request) -> str | None:
     """The action that a request is recorded as; None if it is not."""
     action, method = route.action.action, request.method
     if action is Action.RETAIN and method == "POST":
-        return TRIM
+        return COMPACT if route.template.endswith(COMPACT) else TRIM
     if action in (Action.CREATE, Action.DELETE, Action.RETAIN, Action.NOTIFY):
         return action.value
     if action is Action.SUBSCRIBE and "subscriptions" in route.template:
@@ -101,7 +101,7 @@ def audited(route: Route, request: Request) -> str | None:
 
 def _detail(action: str, request: Request) -> str:
     """What a request removes, or no longer keeps, which its path does not say."""
-    if action == TRIM:
+    if action in (TRIM, COMPACT):
         return request.query[: limits.ACCESS_LOG_PATH_LENGTH_MAX]
     if action == Action.RETAIN:
         changed = [f"{name}: {request.headers[name]}" for name in headers.RETENTION if name in request.headers]

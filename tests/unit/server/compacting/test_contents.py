@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headwater.server.compacting.contents import Content, ContentSize, StateContent, TableContent, open_database
+from headwater.server.compacting.contents import ContentSize, SnapshotContent, StateContent, TableContent, open_database
 
 DAY_MS = 86_400_000
 
@@ -20,7 +20,7 @@ def snapshot_of(pieces: list[bytes], record_bytes: int = 100) -> list[Any]:
     return [message for record in records for message in json.loads(record)]
 
 
-def written(content: Content, pieces: list[bytes], record_bytes: int) -> list[bytes]:
+def written(content: SnapshotContent, pieces: list[bytes], record_bytes: int) -> list[bytes]:
     for piece in pieces:
         content.add(piece)
     size = content.finish()

@@ -19,6 +19,7 @@ from headwater.log.quotas import Prefixes, PrefixQuota, TokenQuota, TokenQuotas,
 from headwater.outbound import open_outbound
 from headwater.server.auth.fetching import KeyKeeper
 from headwater.server.auth.grants import GrantedCallers
+from headwater.server.compacting.compactor import Compactor
 from headwater.server.fencing import Fence
 from headwater.server.http import Request, Response
 from headwater.server.memory import MemoryMark
@@ -85,6 +86,7 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
         fence=fence,
         upkeep=upkeep,
         subscriptions=Subscriptions(engine, outbound, GrantedCallers(None)),
+        compactor=Compactor(engine),
     )
     try:
         headers = {"accept": accept} if encoding is None else {"accept": accept, "accept-encoding": encoding}
