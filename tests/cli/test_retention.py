@@ -110,3 +110,26 @@ def test_a_value_that_the_server_refuses(server: Server, path: str) -> None:
     run(server, "create", path)
     ran = run(server, "retain", path, "--seconds", "0", expect=failing.FAILED)
     assert b"Stream-Retain-Seconds" in ran.stderr
+
+
+def test_compaction(server: Server, path: str) -> None:
+    event = '{"type":"t","key":"1","value":%d,"headers":{"operation":"upsert"}}'
+    run(server, "create", path)
+    run(server, "append", path, *[event % number for number in range(40)])
+    assert run(server, "compact", path).stdout.startswith(b"compacted http://")
+    first = shown(server, "head", path)["first_offset"]
+    again = shown(server, "compact", path)["compaction"]
+    assert again == {
+        "compacted": False,
+        "before_bytes": 0,
+        "after_bytes": 0,
+        "reason": "there is nothing new",
+        "first_offset": first,
+        "first_seqno": None,
+    }
+    assert b"was not compacted: there is nothing new" in run(server, "compact", path).stdout
+    run(server, "table", "create", path)
+    run(server, "table", "append", path, stdin="".join(f"+\tk\t{number}\n" for number in range(40)).encode())
+    report = shown(server, "table", "compact", path)["compaction"]
+    assert (report["compacted"], report["first_seqno"]) == (True, 1)
+    run(server, "compact", f"{path}-none", expect=failing.NOT_FOUND)

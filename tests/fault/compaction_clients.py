@@ -26,7 +26,6 @@ from headwater.errors import (
     StreamNotFoundError,
     UnknownOutcomeError,
 )
-from headwater.log import state as log_state
 from headwater.log.commands import Append, Command, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Offset
@@ -43,6 +42,7 @@ KEYS = ("a", "b", "c", "d")
 ABSENT = (StreamNotFoundError, StreamGoneError)
 RETENTION = Retention(compact=True, compact_after_s=1)
 
+SMALL_GRACE_S = 2
 STREAM_IDS = 10**15  # smaller ids in offsets are those of snapshots
 
 State = dict[str, int]
@@ -365,7 +365,18 @@ class CompactionClients:
         if reply.first is not None:
             is_here = reply.first.position == entry.end and reply.first.id >= STREAM_IDS
             known.bases = {entry.end} if is_here else before
+            await self._check_dropped(known, entry.end, reply.first)
         self._world.reached.add("trim")
+
+    async def _check_dropped(self, known: Compactable, end: int, first: Offset) -> None:
+        """After a trim by hand, no snapshot has data from before it and nothing else."""
+        try:
+            stream = await self._engine.info(known.path)
+        except ABSENT:
+            return
+        for one in stream.names.snapshots:
+            if one.offset_id == first.id and one.next <= end:
+                raise BrokenPromiseError(f"{known.path!r} still begins with a snapshot of what was trimmed at {end}")
 
     # Reading
 
@@ -484,7 +495,7 @@ class CompactionClients:
         if held.place.id == known.id and position >= known.trimmed:
             replaced = [one for one in (*names.snapshots, names.dropped) if one is not None and one.next > position]
             now_ms = self._engine.now_ms()
-            if not any(one.at_ms + log_state.COMPACT_GRACE_S * 1000 <= now_ms for one in replaced):
+            if not any(one.at_ms + SMALL_GRACE_S * 1000 <= now_ms for one in replaced):
                 raise BrokenPromiseError(f"{known.path!r}: {held.place} was gone too early")
 
     async def _follow(self, known: Compactable) -> None:

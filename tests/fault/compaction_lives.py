@@ -13,12 +13,12 @@ from headwater.engine import Engine
 from headwater.log import state as log_state
 from headwater.server.compacting.compactor import Compactor
 from tests.compacting import LocalContent
-from tests.fault.compaction_clients import CompactionClients, CompactionWorld
+from tests.fault.compaction_clients import SMALL_GRACE_S, CompactionClients, CompactionWorld
 from tests.fault.lives import DAY_S, ROUND_S, Death, History, MachineClock
 from tests.fault.oracle import BrokenPromiseError
 
 SMALL = (
-    (log_state, "COMPACT_GRACE_S", 2),
+    (log_state, "COMPACT_GRACE_S", SMALL_GRACE_S),
     (bounds, "COMPACT_AFTER_S_MIN", 1),
     (bounds, "COMPACT_BYTES_MIN", 300),
     (bounds, "COMPACT_DELETIONS_S", 2),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from headwater.engine import rows
+from headwater.engine.messages import RowPosition, RowReply
 from headwater.log import deciding, offsets
 from headwater.log import state as log_state
 from headwater.log.offsets import Names, Snapshot
@@ -103,8 +104,8 @@ def rows_of_a_snapshot_follow_any_row(patch: pytest.MonkeyPatch) -> None:
         table = stream.info()
         snapshot = next((one for one in table.names.snapshots if one.next == table.first), None)
         if snapshot is None:
-            return rows.RowReply(table, rows.RowPosition(table.first), since_id)
-        return rows.RowReply(table, await self._search_snapshot(stream, snapshot, since_id), since_id)
+            return RowReply(table, RowPosition(table.first), since_id)
+        return RowReply(table, await self._search_snapshot(stream, snapshot, since_id), since_id)
 
     patch.setattr(rows.Rows, "_find_in_snapshot", careless)
 

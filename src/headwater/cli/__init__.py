@@ -73,6 +73,7 @@ COMMANDS = {  # with their panels in `headwater --help`
     "fork": _STREAMS,
     "retain": _STREAMS,
     "trim": _STREAMS,
+    "compact": _STREAMS,
     "delete": _STREAMS,
     "subscription": _WORKERS,
     "work": _WORKERS,

@@ -15,6 +15,7 @@ from headwater.log.retention import KEEP_ALL, Retention
 
 if TYPE_CHECKING:
     from headwater.client import Stream, Table
+    from headwater.client.retaining import CompactionReport
 
 _TIME, _SIZE = "TIME", "SIZE"
 _OLDER = "Trim records that are older: seconds, or 90m, 36h, 7d; none for no limit."
@@ -214,3 +215,15 @@ def parse_before(text: str, is_place: Callable[[str], bool], places: str) -> str
         return parse_moment(text, datetime.now(UTC))
     except ValueError as error:
         raise typer.BadParameter(f"expected {places}, now, or a time: {error}", param_hint="--before") from None
+
+
+# headwater compact, headwater table compact
+
+
+def show_compaction(url: str, report: CompactionReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": url, "compaction": report})
+    elif report.compacted:
+        say(f"compacted {url}: {report.before_bytes} to {report.after_bytes} bytes")
+    else:
+        say(f"{url} was not compacted: {report.reason}")

@@ -22,6 +22,7 @@ from headwater.client.nurls import Nurl
 from headwater.client.outbox import DeliveryReport, ProducerMetrics
 from headwater.client.reading import LiveMode
 from headwater.client.restarting import OnGone
+from headwater.client.retaining import CompactionReport
 from headwater.client.session import Retry, Timeouts
 from headwater.client.subscriptions import (
     AckResult,
@@ -75,6 +76,7 @@ __all__ = [
     "Change",
     "Claim",
     "Client",
+    "CompactionReport",
     "DeliveryReport",
     "Escape",
     "Follow",

@@ -9,10 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from headwater.client import retaining
 from headwater.client.answers import integer, required
 from headwater.client.codecs import body_of, encoder_of
 from headwater.client.effects import Flow, HttpReply, HttpRequest
-from headwater.client.retaining import creation_headers, known, retention_of
+from headwater.client.retaining import CompactionReport, creation_headers, known, retention_of
 from headwater.client.session import Session, exchange, with_query
 from headwater.errors import (
     MethodNotAllowedError,
@@ -366,6 +367,11 @@ def trim(session: Session, url: str, before: str | datetime) -> Flow[str]:
     request = HttpRequest("POST", with_query(f"{session.root}{RESERVED}/trim", **query))
     reply = yield from known(session, request)
     return required(request, reply, headers.FIRST_OFFSET)
+
+
+def compact(session: Session, url: str) -> Flow[CompactionReport]:
+    path = own_path(session, url)
+    return (yield from retaining.compact(session, with_query(f"{session.root}{RESERVED}/compact", path=path)))
 
 
 def offset_at(session: Session, url: str, time: datetime) -> Flow[str]:

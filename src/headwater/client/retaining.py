@@ -7,9 +7,11 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headwater import limits
 from headwater.client.effects import Flow, HttpReply, HttpRequest
 from headwater.client.session import Session, exchange
 from headwater.errors import InvalidHeaderError, MethodNotAllowedError, ProtocolError, UnknownRouteError
+from headwater.log.json_framing import UNREADABLE, reason_of
 from headwater.log.retention import KEEP_ALL, Retention
 from headwater.protocol.streams import headers
 from headwater.protocol.streams.retention import header_of, parse_retention, retention_headers
@@ -64,6 +66,27 @@ def retain(session: Session, url: str, change: RetentionChange, *, guarded: bool
     request = HttpRequest("PATCH", url, changed, guarded=guarded)
     reply = yield from known(session, request)
     return retention_of(request, reply)
+
+
+class CompactionReport(msgspec.Struct, frozen=True):
+    """What a compaction has done. Nothing was replaced if the snapshot was not smaller, which `reason` says."""
+
+    compacted: bool
+    before_bytes: int  # that a new reader got of what was replaced
+    after_bytes: int  # the same with the snapshot
+    reason: str = ""
+    first_offset: str | None = None  # of a stream: where it begins now
+    first_seqno: int | None = None  # of a table
+
+
+def compact(session: Session, url: str, *, guarded: bool = False) -> Flow[CompactionReport]:
+    """Send a request to compact a stream or table, which may take long."""
+    request = HttpRequest("POST", url, read_timeout_s=limits.COMPACTION_ANSWER_TIMEOUT_S, guarded=guarded)
+    reply = yield from known(session, request)
+    try:
+        return msgspec.json.decode(reply.body, type=CompactionReport)
+    except UNREADABLE as error:
+        raise ProtocolError(f"the answer to a compaction is unreadable: {reason_of(error)}") from None
 
 
 def known(session: Session, request: HttpRequest) -> Flow[HttpReply]:

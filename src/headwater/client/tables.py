@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from headwater import limits
-from headwater.client import flows
+from headwater.client import flows, retaining
 from headwater.client.answers import integer, required
 from headwater.client.effects import CloseReply, Flow, HttpReply, HttpRequest
-from headwater.client.retaining import creation_headers, known, retention_of
+from headwater.client.retaining import CompactionReport, creation_headers, known, retention_of
 from headwater.client.session import Session, exchange, opened, with_query
 from headwater.errors import HeadwaterError, ProtocolError, StreamNotFoundError
 from headwater.log.json_framing import UNREADABLE, reason_of
@@ -35,7 +35,7 @@ from headwater.protocol.tables.headers import (
     parse_last_seqno,
     parse_mirror,
 )
-from headwater.protocol.tables.paths import RESERVED, TRIM
+from headwater.protocol.tables.paths import COMPACT, RESERVED, TRIM
 from headwater.protocol.tables.rows import ADD, DELETE, Action, Row, escaped, format_row
 
 _NO_HEAD = (405, 501)  # Method Not Allowed, Not Implemented
@@ -283,6 +283,10 @@ def trim(session: Session, url: str, before: int | str | datetime) -> Flow[int]:
     reply = yield from known(session, request)
     required(request, reply, FIRST_SEQNO)
     return parse_first_seqno(reply.headers) or 1
+
+
+def compact(session: Session, url: str) -> Flow[CompactionReport]:
+    return (yield from retaining.compact(session, f"{url}/{COMPACT}", guarded=True))
 
 
 def table_page(session: Session, prefix: str, after: str | None, limit: int) -> Flow[TablePage]:

@@ -100,3 +100,4 @@ DEMO_REPEATED_SHARE = 0.01
 DEMO_BAD_SHARE = 0.01
 DEMO_LATE_BY_MAX = 300  # events
 ENTITIES_PAGE = 1_000  # entities of a state, requested at a time
+COMPACTION_ANSWER_TIMEOUT_S = 3_600.0  # for the answer to a request to compact a stream now

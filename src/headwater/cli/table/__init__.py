@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headwater.cli.connecting import with_server
-from headwater.cli.table import append, create, delete, export, notify, read, retain, tail, trim
+from headwater.cli.table import append, compact, create, delete, export, notify, read, retain, tail, trim
 from headwater.cli.table import import_ as importing
 from headwater.cli.table import list as listing
 
@@ -21,6 +21,7 @@ for name, module in (
     ("notify", notify),
     ("retain", retain),
     ("trim", trim),
+    ("compact", compact),
     ("delete", delete),
 ):
     app.command(name)(with_server(module.command))

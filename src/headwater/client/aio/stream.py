@@ -22,7 +22,7 @@ from headwater.client.outbox import (
 )
 from headwater.client.reading import LiveMode, Reading
 from headwater.client.restarting import OnGone
-from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
+from headwater.client.retaining import CompactionReport, FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
@@ -136,6 +136,14 @@ class AsyncStream:
         another server it raises ProtocolError.
         """
         return await self._client._run(flows.trim(self._session, self.url, before))
+
+    async def compact(self) -> CompactionReport:
+        """Replace the front of a stream of state events by a snapshot of its entities, up to the tail, and wait for it.
+
+        Readers that are there do not notice. New ones begin with the snapshot. This is an extension of Headwater; with
+        another server it raises ProtocolError.
+        """
+        return await self._client._run(flows.compact(self._session, self.url))
 
     async def splits(
         self,

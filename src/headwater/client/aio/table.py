@@ -15,7 +15,7 @@ from headwater.client.aio.table_reader import AsyncTableReader
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
 from headwater.client.restarting import OnGone
-from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
+from headwater.client.retaining import CompactionReport, FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.table_reading import AT_ONCE, TableReading
 from headwater.client.tables import AppendedRows, Change, TableInfo
@@ -128,6 +128,14 @@ class AsyncTable:
         with another server it raises ProtocolError.
         """
         return await self._client._run(tables.trim(self._session, self.url, before))
+
+    async def compact(self) -> CompactionReport:
+        """Remove the rows that later ones have replaced, and old deletions, and wait for it.
+
+        The other rows keep their SeqNos. This is an extension of Headwater; with another server it raises
+        ProtocolError.
+        """
+        return await self._client._run(tables.compact(self._session, self.url))
 
     async def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> flows.SignedUrl:
         """Return a URL with which anyone can read this table until it expires, or with `append` append to it.

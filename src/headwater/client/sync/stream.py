@@ -21,7 +21,7 @@ from headwater.client.outbox import (
 )
 from headwater.client.reading import LiveMode, Reading
 from headwater.client.restarting import OnGone
-from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
+from headwater.client.retaining import CompactionReport, FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.sync.producer import Producer
 from headwater.client.sync.reader import Reader
@@ -137,6 +137,14 @@ class Stream:
         another server it raises ProtocolError.
         """
         return self._client._run(flows.trim(self._session, self.url, before))
+
+    def compact(self) -> CompactionReport:
+        """Replace the front of a stream of state events by a snapshot of its entities, up to the tail, and wait for it.
+
+        Readers that are there do not notice. New ones begin with the snapshot. This is an extension of Headwater; with
+        another server it raises ProtocolError.
+        """
+        return self._client._run(flows.compact(self._session, self.url))
 
     def splits(
         self,

@@ -15,7 +15,7 @@ from headwater.client import nurls as notifying
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
 from headwater.client.restarting import OnGone
-from headwater.client.retaining import FlagChange, NumberChange, RetentionChange
+from headwater.client.retaining import CompactionReport, FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
 from headwater.client.sync.table_reader import TableReader
 from headwater.client.table_reading import AT_ONCE, TableReading
@@ -129,6 +129,14 @@ class Table:
         with another server it raises ProtocolError.
         """
         return self._client._run(tables.trim(self._session, self.url, before))
+
+    def compact(self) -> CompactionReport:
+        """Remove the rows that later ones have replaced, and old deletions, and wait for it.
+
+        The other rows keep their SeqNos. This is an extension of Headwater; with another server it raises
+        ProtocolError.
+        """
+        return self._client._run(tables.compact(self._session, self.url))
 
     def sign(self, *, append: bool = False, expires_s: int = limits.SIGNED_URL_S) -> flows.SignedUrl:
         """Return a URL with which anyone can read this table until it expires, or with `append` append to it.
