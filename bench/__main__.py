@@ -1,6 +1,6 @@
 """`python -m bench`: run all benches, or the named ones.
 
-python -m bench [memory] [durable] [client] [state] [spark] [scale] [tables] [pipeline] [auth] [overload]
+python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [scale] [tables] [pipeline] [auth] [overload]
     [bounds] [subscriptions] [many-live] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
@@ -25,6 +25,7 @@ from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
 from bench.state_bench import run_state
+from bench.state_by_url import run_state_by_url
 from bench.subscriptions_bench import run_subscriptions
 from bench.table_bench import run_tables
 
@@ -33,6 +34,7 @@ BENCHES = {
     "durable": run_durable,
     "client": run_client,
     "state": run_state,
+    "state-by-url": run_state_by_url,
     "spark": run_spark,
     "scale": run_scale,
     "tables": run_tables,

@@ -13,6 +13,7 @@ TITLES = {
     "durable": "Durable server, beside the Node reference",
     "client": "Python client, beside the official Python client",
     "state": "State: folding events and starting again",
+    "state-by-url": "Entities by URL: one of a million",
     "spark": "Spark source and sink, beside local files",
     "scale": "Spark source and sink with thousands of streams",
     "tables": "STP tables, beside streams",
@@ -28,7 +29,7 @@ TITLES = {
     "soak": "Ten minutes of full load, with kills",
     "day": "A day of batches of materialize, in fast forward",
 }
-LOWER_IS_BETTER = {"ms", "s", "kB", "MB", "KiB", "MiB", "GB", "bytes", "files"}
+LOWER_IS_BETTER = {"us", "ms", "s", "kB", "MB", "KiB", "MiB", "GB", "bytes", "files"}
 
 
 @dataclass(frozen=True)

@@ -546,3 +546,22 @@ def test_an_invalid_auth_file_changes_nothing(tmp_path: Path, capfd: pytest.Capt
         file.write_text(good)
         later = world.token("read:later")
         assert world.send("GET", f"{CONTROL_ROOT}streams", later).status_code == 200
+
+
+def test_the_state_of_a_stream_tells_nothing_about_a_table(world: World) -> None:
+    name = f"states/{uuid.uuid4().hex}"
+    assert world.send("PUT", f"/v1/table/{name}", world.admin, headers=ROWS).is_success
+    url = f"{CONTROL_ROOT}state?path={name}"
+    assert world.send("GET", url, world.token(f"read:{name}")).status_code == 409  # it may read both
+    assert world.send("GET", url, world.token("read:elsewhere")).status_code == 403
+    event = '{"type":"t","key":"k","value":"secret","headers":{"operation":"insert"}}'
+    for path in (name, f"{name}-other"):
+        world.send("PUT", f"/v1/stream/{path}", world.admin, headers=JSON, content=event)
+    for query in ("", "&type=t&key=k", "&at=-1", "&at=now&after=dAA"):
+        assert world.send("GET", f"{CONTROL_ROOT}state?path={name}{query}", world.token(f"read:{name}")).is_success
+        refused = world.send("GET", f"{CONTROL_ROOT}state?path={name}-other{query}", world.token(f"read:{name}"))
+        assert (refused.status_code, "secret" in refused.text) == (403, False)
+        refused = world.send(
+            "GET", f"{CONTROL_ROOT}state?path={name}&path={name}-other{query}", world.token(f"read:{name}")
+        )
+        assert "secret" not in refused.text

@@ -305,6 +305,47 @@ def test_an_offset_that_the_stream_does_not_have(client: httpx.Client, path: str
         assert get(client, path, at=at).status_code == 400, at
 
 
+def trim(client: httpx.Client, path: str, before: str) -> None:
+    assert client.post("/__ds/trim", params={"path": path, "before": before}).is_success
+
+
+def test_a_stream_that_is_trimmed(client: httpx.Client, path: str) -> None:
+    beginning = client.head(f"/{path}").headers["stream-next-offset"]
+    offsets = [
+        append(client, path, upsert("t", key, "1"), upsert("t", "all", str(number)))
+        for number, key in enumerate("abcd")
+    ]
+    before = datetime.now(UTC)
+    assert len(entities(client, path)) == 5
+    trim(client, path, offsets[1])
+    assert list(entities(client, path)) == [("t", "all"), ("t", "c"), ("t", "d")]
+    assert get(client, path, type="t", key="a").status_code == 404
+    assert list(entities(client, path, at=offsets[2])) == [("t", "all"), ("t", "c")]
+    assert entities(client, path, at=offsets[1]) == {}
+    for at in (beginning, offsets[0], "2020-01-01T00:00:00Z"):
+        gone = get(client, path, at=at)
+        assert problem(gone) == (410, "offset-trimmed")
+        assert gone.headers["stream-first-offset"] == offsets[1]
+    assert list(entities(client, path, at=(before + timedelta(days=1)).isoformat())) == list(entities(client, path))
+    trim(client, path, "now")
+    assert entities(client, path) == {}
+    append(client, path, upsert("t", "e", "1"))
+    assert entities(client, path) == {("t", "e"): "1"}
+
+
+def test_a_state_at_an_offset_whose_stream_is_trimmed_between_its_pages(client: httpx.Client, path: str) -> None:
+    offsets = [append(client, path, upsert("t", key)) for key in "abcdef"]
+    first = get(client, path, at=offsets[4], limit=2).json()
+    assert [entity["key"] for entity in first["entities"]] == ["a", "b"]
+    trim(client, path, offsets[2])
+    rest = get(client, path, at=offsets[4], after=first["next"]).json()
+    assert [entity["key"] for entity in rest["entities"]] == ["d", "e"]
+    trim(client, path, offsets[4])
+    assert get(client, path, at=offsets[4], after=first["next"]).json()["entities"] == []
+    trim(client, path, offsets[5])
+    assert problem(get(client, path, at=offsets[4], after=first["next"])) == (410, "offset-trimmed")
+
+
 # Other streams, and streams that change
 
 
