@@ -38,7 +38,11 @@ class Browser:
         """What the page looks like, as a PNG file."""
         self._ask(page=page, screenshot=str(path))
 
-    def _ask(self, **command: str) -> Any:
+    def act(self, page: str, name: str, **more: Any) -> Any:
+        """Do something as a person would; `ACTS` in `tests/node/browser.mjs` lists what there is."""
+        return self._ask(page=page, act=name, **{"with": more})
+
+    def _ask(self, **command: Any) -> Any:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()

@@ -94,7 +94,13 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
             self.trimmed_seqno,
             self.retention,
             state.owner,
+            state.fork,
         )
+
+    @property
+    def readers(self) -> int:
+        """How many live readers it has."""
+        return 0 if self.live is None else len(self.live.subscribers) + len(self.live.waiters)
 
     def check_not_deleted(self) -> None:
         if self.deleted is StreamGoneError:

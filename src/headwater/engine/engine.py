@@ -33,6 +33,7 @@ from headwater.engine.messages import (
     RecordsReply,
     RowReply,
     SplitsReply,
+    StreamDetails,
     VisiblePage,
     VisibleStream,
 )
@@ -197,6 +198,9 @@ class Engine:
 
     async def info(self, path: str) -> VisibleStream:
         return await self._reader.info(path)
+
+    async def details(self, path: str) -> StreamDetails:
+        return await self._reader.details(path)
 
     def loaded(self, path: str) -> VisibleStream | None:
         """A stream as readers see it, if it is in memory. This does not renew its time-to-live."""

@@ -12,7 +12,9 @@ import msgspec
 
 from headwater.errors import HeadwaterError
 from headwater.log.content import ContentKind
+from headwater.log.events import Fork
 from headwater.log.offsets import BEGINNING, SNAPSHOTS_FIRST, Names, Offset, Span, first_seqno
+from headwater.log.producers import ProducerState
 from headwater.log.retention import Retention
 from headwater.store.pieces import RecordEnd
 
@@ -36,6 +38,7 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
     trimmed_seqno: int = 0  # of a table: the last row that was trimmed
     retention: Retention | None = None
     owner: str = ""  # the token that created it
+    fork: Fork | None = None  # its source, if it is a fork
 
     @property
     def begin(self) -> int:
@@ -81,6 +84,17 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
     def size(self, start: int, end: int) -> int:
         """How many bytes a reader gets between two positions."""
         return self.names.size(start, end)
+
+
+class StreamDetails(msgspec.Struct, frozen=True):
+    """What a stream is, beside its bytes: its forks, producers and live readers. Producers include those whose last
+    request is being synced."""
+
+    stream: VisibleStream
+    forks: int  # how many there are
+    readers: int  # live ones
+    producers: tuple[tuple[str, ProducerState], ...]  # by the keys of their ids, the newest first, up to a limit
+    producer_count: int
 
 
 class Read(msgspec.Struct, frozen=True):

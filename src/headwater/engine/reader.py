@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from headwater.engine.messages import (
     Read,
     ReadMore,
     ReadReply,
+    StreamDetails,
     VisiblePage,
     VisibleStream,
 )
@@ -63,6 +65,13 @@ class DurableReader:
     async def info(self, path: str) -> VisibleStream:
         """Information on a stream. This does not renew its time-to-live."""
         return (await self.find(path, renew=False)).info()
+
+    async def details(self, path: str) -> StreamDetails:
+        """What a stream is, beside its bytes. This does not renew its time-to-live."""
+        stream = await self.find(path, renew=False)
+        producers = stream.state.producers
+        newest = tuple(islice(reversed(producers.items()), bounds.PRODUCERS_SHOWN_MAX))
+        return StreamDetails(stream.info(), stream.state.forks, stream.readers, newest, len(producers))
 
     async def page(self, prefix: str, after: str, limit: int) -> VisiblePage:
         states, next_after = await self._store.page(prefix, after, limit)

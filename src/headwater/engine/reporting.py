@@ -106,7 +106,7 @@ class Sampler:
             rank = (float(size), rates[0]) if by_size else (rates[0], float(size))
             if len(best) < limit or rank > best[0][0]:
                 first = stream.state.offset(stream.first), stream.trimmed_seqno + 1
-                busy = BusyStream(stream.path, size, _readers(stream), *rates, *first, stream.retention)
+                busy = BusyStream(stream.path, size, stream.readers, *rates, *first, stream.retention)
                 (heapq.heappush if len(best) < limit else heapq.heapreplace)(best, (rank, stream.id, busy))
         return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)
 
@@ -128,7 +128,3 @@ class Sampler:
 
     def _forget(self) -> None:
         self._before = self._last = None
-
-
-def _readers(stream: LoadedStream) -> int:
-    return 0 if stream.live is None else len(stream.live.subscribers) + len(stream.live.waiters)

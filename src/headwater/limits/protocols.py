@@ -65,6 +65,8 @@ LIST_MATCHES_MAX = 5_000  # comparisons of a path with a scope for one page, whi
 LIST_MATCHES_PER_TURN = 500  # comparisons before the loop continues with other tasks
 LIST_CURSOR_STEP_BYTES = 64  # encrypted cursors have a multiple of this length, which hides that of the path
 RECORDS_PAGE_MAX = 10_000
+PRODUCERS_SHOWN_MAX = 100  # in the details of a stream: those with the newest requests
+FORKS_EXAMINED_MAX = 10_000  # streams that are examined for one page of the forks of a stream
 RECORDS_PAGE_DEFAULT = 1_000
 SPLITS_MAX = 10_000
 

@@ -55,7 +55,7 @@ class App:
     the app, `["*"]` all of them; None leaves the decision to the application. `allow_hosts` are the host names that the
     app accepts, None any. `auth` is a file with tokens; without it all requests are allowed. `public_url` is the URL of
     the app for others, including the mount point. `follow` and `allow_follow` name remote tables to mirror.
-    `development` allows requests to loopback addresses.
+    `development` allows requests to loopback addresses. `console` serves the console at `/console`.
 
     ```python
     from headwater.limits import Limits
@@ -80,6 +80,7 @@ class App:
         development: bool = False,
         quotas: Iterable[str] = (),
         retain: Iterable[str] = (),
+        console: bool = True,
     ) -> None:
         self._limits = fit_memory(limits or Limits())
         self._reader = RequestReader(self._limits)
@@ -92,6 +93,7 @@ class App:
             auth=None if auth is None else Path(auth),
             public_url=None if public_url is None else parse_public_url(public_url),
             development=development,
+            console=console,
         )
         self._open_store = store
         self._opened: OpenService | None = None

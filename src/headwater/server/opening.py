@@ -64,6 +64,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     development: bool = False
     observer: Observer = msgspec.field(default_factory=Observer)
+    console: bool = True  # whether the server has one
     fence: Fence | None = None
     fatal: Callable[[BaseException], None] = _ignore  # called when the store has failed
 
@@ -194,6 +195,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         authority=authority,
         memory=open_memory(limits, engine, active, states),
         fence=fence,
+        console=options.console,
         upkeep=Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage),
         places=LivePlaces(usage.prefixes, usage.tokens),
     )

@@ -24,7 +24,7 @@ from headwater.limits import (
 from headwater.protocol.streams.paths import LIVE_PATH, RESERVED, STATE_PATH, STREAM_ROOT, parse_path
 from headwater.protocol.subscriptions.config import parse_id
 from headwater.protocol.tables import paths as tables
-from headwater.server import retention
+from headwater.server import console, retention
 from headwater.server.auth import sign
 from headwater.server.auth.route_rules import (
     ADMIN,
@@ -43,9 +43,11 @@ from headwater.server.auth.route_rules import (
     SUBSCRIBE,
     WAKE,
     Rule,
+    administer_named,
     read_named,
     retain_named,
 )
+from headwater.server.auth.showing import show_caller
 from headwater.server.compacting import requests as compacting
 from headwater.server.http import NO_ROUTE, Request, Respond, Response
 from headwater.server.observing import probes
@@ -53,7 +55,7 @@ from headwater.server.observing.top import top
 from headwater.server.observing.usage import usage
 from headwater.server.service import Service
 from headwater.server.states.requests import read_state
-from headwater.server.streams import combined, control, reads, writes
+from headwater.server.streams import combined, control, details, reads, writes
 from headwater.server.streams.replies import json_response
 from headwater.server.subscriptions import control as subscriptions
 from headwater.server.tables import control as table_control
@@ -98,9 +100,18 @@ async def index(service: Service, request: Request, _: str) -> Response:
             "name": "headwater",
             "version": __version__,
             "description": "Durable Streams and STP tables over HTTP",
+            "console": f"{request.mount}{console.PAGE}" if service.console else None,
+            "token": _needed_token(service),
             "routes": [f"{route.method} {request.mount}{route.template}" for route in ROUTES],
         }
     )
+
+
+def _needed_token(service: Service) -> str:
+    """Whether requests need a token: `none`, `required`, or `optional` if some requests are allowed without one."""
+    if service.authority is None:
+        return "none"
+    return "optional" if service.authority.rules.anonymous.scopes else "required"
 
 
 def _subscription(action: str, rule: Rule, write: Write, check: Check | None = None) -> Route:
@@ -116,11 +127,16 @@ _ROUTES = (
     Route("GET", "/readyz", OPEN, read=probes.readyz),
     Route("HEAD", "/readyz", OPEN, read=probes.readyz),
     Route("GET", "/metrics", METRICS, read=probes.metrics),
+    Route("GET", console.PAGE, OPEN, read=console.page),
+    Route("GET", f"{console.FILES}{{path}}", OPEN, read=console.file),
     Route("GET", f"{CONTROL_ROOT}streams", LISTED, read=control.list_streams),
     Route("GET", f"{CONTROL_ROOT}splits", read_named(control.named_stream), read=control.splits),
     Route("GET", f"{CONTROL_ROOT}records", read_named(control.named_stream), read=control.records),
     Route("GET", STATE_PATH, read_named(control.named_stream), read=read_state),
     Route("HEAD", STATE_PATH, read_named(control.named_stream), read=read_state),
+    Route("GET", f"{CONTROL_ROOT}details", read_named(control.named_stream), read=details.details),
+    Route("GET", f"{CONTROL_ROOT}forks", read_named(control.named_stream), read=details.forks),
+    Route("GET", f"{CONTROL_ROOT}caller", LISTED, read=show_caller),
     Route("GET", LIVE_PATH, COMBINED, read=combined.follow),
     Route("POST", LIVE_PATH, COMBINED, read=combined.follow, body_bytes_max=COMBINED_FORM_BYTES_MAX),
     Route("POST", f"{CONTROL_ROOT}trim", retain_named(control.named_stream), write=retention.trim_stream),
@@ -149,6 +165,7 @@ _ROUTES = (
     Route("GET", f"{TABLE_CONTROL_ROOT}tables", LISTED, read=table_control.list_tables),
     Route("GET", f"{TABLE_CONTROL_ROOT}followers", LISTED, read=list_followers),
     Route("GET", f"{TABLE_CONTROL_ROOT}views", LISTED, read=list_views),
+    Route("GET", f"{TABLE_CONTROL_ROOT}nurls", administer_named(nurls.named_table), read=nurls.list_nurls),
     Route("PUT", f"{TABLE_ROOT}{{path}}", CREATE, write=table_writes.create),
     Route("POST", f"{TABLE_ROOT}{{path}}", APPEND, write=table_writes.append),
     Route("GET", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.read),
@@ -170,6 +187,7 @@ _FIXED: dict[str, dict[str, Route]] = {}
 _STREAM: dict[str, Route] = {}
 _TABLE: dict[str, Route] = {}
 _BELOW_TABLE: dict[str, dict[str, Route]] = {}  # by the last segment
+_CONSOLE: dict[str, Route] = {}
 _SUBSCRIPTION: dict[str, dict[str, Route]] = {}  # by what follows the id
 for _route in ROUTES:
     if _route.template == f"{STREAM_ROOT}{{path}}":
@@ -181,6 +199,8 @@ for _route in ROUTES:
         _SUBSCRIPTION.setdefault(_rest, {})[_route.method] = _route
     elif _route.template in (NURL_TEMPLATE, TABLE_TRIM, TABLE_COMPACT):
         _BELOW_TABLE.setdefault(_route.template.rpartition("/")[2], {})[_route.method] = _route
+    elif _route.template.startswith(console.FILES):
+        _CONSOLE[_route.method] = _route
     else:
         _FIXED.setdefault(_route.template, {})[_route.method] = _route
 
@@ -199,6 +219,8 @@ def _resolve(path: str) -> Resolved:
         return Resolved(fixed, "")
     if path.startswith(TABLE_ROOT):
         return _resolve_table(path[len(TABLE_ROOT) :])
+    if path.startswith(console.FILES):
+        return Resolved(_CONSOLE, path[len(console.FILES) :])
     if not path.startswith(STREAM_ROOT):
         raise UnknownRouteError(f"streams are below {STREAM_ROOT}, tables below {TABLE_ROOT}; GET / lists the routes")
     name = path[len(STREAM_ROOT) :]

@@ -207,6 +207,7 @@ async def serve_store(
         public_url=public_url,
         development=settings.is_development,
         observer=observer,
+        console=settings.console,
         fence=fence,
         fatal=fatal,
     )

@@ -50,6 +50,7 @@ class Service(msgspec.Struct, frozen=True):
     views: Views | None = None  # None: views cannot be created
     compactor: Compactor | None = None  # None: nothing is compacted
     authority: Authority | None = None  # None: access is not checked
+    console: bool = True  # whether there is one
     upkeep: Upkeep = msgspec.field(default_factory=Upkeep)
     observer: Observer = msgspec.field(default_factory=Observer)
     combined: set[Feed] = msgspec.field(default_factory=set)  # open connections that follow many streams

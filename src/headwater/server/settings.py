@@ -95,6 +95,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
             metavar="URL",
         ),
     ] = None
+    console: Annotated[bool, about("Serve the console, a page to look at streams and tables, at /console.")] = True
     follow: Annotated[tuple[str, ...], about("Mirror a remote table into a local table.", metavar="NAME=SURL")] = ()
     allow_follow: Annotated[
         tuple[str, ...], about("Follow tables below a URL when a Notify request names them.", metavar="PREFIX")

@@ -48,6 +48,11 @@ SERVER = Rule(Action.ADMIN, Subject.SERVER)
 METRICS = Rule(Action.ADMIN, Subject.METRICS)
 
 
+def administer_named(named: Callable[[Request], str]) -> Rule:
+    """The rule to administer a stream or table that a parameter names."""
+    return Rule(Action.ADMIN, Subject.NAMED, named)
+
+
 def read_named(named: Callable[[Request], str], acts: Callable[[Request], Action] | None = None) -> Rule:
     """The rule to read a stream or table that a parameter names, or for the action on it that a parameter names."""
     return Rule(Action.READ, Subject.NAMED, named, acts)

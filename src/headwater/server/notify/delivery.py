@@ -62,14 +62,20 @@ class NurlDelivery:
         self._trace = trace  # of the last rows
         self._around = around
         self.state = DeliveryState.IDLE
+        self.answered_ms = 0  # when the last POST of this process ended; 0: there was none
+        self.answer = ""  # what came of it
         self._attempted = 0  # the failures before the current attempt
         self._dropped: str | None = None  # the reason why it is dropped, until that is stored
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def lag_rows(self) -> int:
+        return max(0, self._last_seqno() - self.nurl.notified_seqno)
+
+    @property
     def is_behind(self) -> bool:
-        return self.nurl.notified_seqno < self._last_seqno()
+        return self.lag_rows > 0
 
     def wake(self) -> None:
         """Handle new rows."""
@@ -129,6 +135,7 @@ class NurlDelivery:
             return
         seqno = self._last_seqno()
         outcome, detail = await self._around.sender.post(self.nurl, self._trace())
+        self.answered_ms, self.answer = self._around.now_ms(), detail or outcome.value
         if outcome is PostOutcome.DELIVERED:
             self.nurl = succeeded(self.nurl, seqno)
             if self.stored.failures:  # otherwise the schedule is unchanged

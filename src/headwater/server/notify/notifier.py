@@ -231,6 +231,11 @@ class Notifier:
         """The state of the delivery to each NURL."""
         return [delivery.state for watched in self._tables.values() for delivery in watched.deliveries.values()]
 
+    def of_table(self, table_id: int) -> list[NurlDelivery]:
+        """The deliveries to the NURLs of a table."""
+        watched = self._tables.get(table_id)
+        return [] if watched is None else list(watched.deliveries.values())
+
     # Watching
 
     @contextlib.asynccontextmanager

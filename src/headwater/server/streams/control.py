@@ -25,7 +25,7 @@ async def list_streams(service: Service, request: Request, _: str) -> Response:
     after = max(service.lists.read(query.get("after", "")), LOG_OWN_LAST)  # tables have a separate list
     page = await readable_page(service.engine, service.lists, request.caller, query.get("prefix", ""), after, limit)
     next_after = None if page.next_after is None else service.lists.write(page.next_after, hidden=page.hidden)
-    return json_response({"streams": [_listed(stream) for stream in page.streams], "next_after": next_after})
+    return json_response({"streams": [listed(stream) for stream in page.streams], "next_after": next_after})
 
 
 async def splits(service: Service, request: Request, _: str) -> Response:
@@ -117,7 +117,8 @@ def _range(query: dict[str, str]) -> tuple[Offset | None, Offset | None]:
     return parse_offset(query.get("offset", BEGINNING)), parse_offset(query.get("until", NOW))
 
 
-def _listed(stream: VisibleStream) -> dict[str, object]:
+def listed(stream: VisibleStream) -> dict[str, object]:
+    """The entry of a stream in lists."""
     return {
         "path": stream.path,
         "content_type": stream.content_type,

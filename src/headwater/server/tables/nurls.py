@@ -16,16 +16,19 @@ from headwater.errors import (
 )
 from headwater.limits import RETRY_AFTER_S
 from headwater.log.content import ContentKind
+from headwater.protocol.streams.headers import format_instant
+from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.notify import Notification, check_form_type, parse_notification
-from headwater.protocol.tables.paths import name_of, nurls_log_path
+from headwater.protocol.tables.paths import check_name, log_path, name_of, nurls_log_path
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Respond, Response
 from headwater.server.notify import Notifier
+from headwater.server.notify.delivery import NurlDelivery
 from headwater.server.observing.tracing import context_of
 from headwater.server.service import Service
-from headwater.server.streams.replies import NO_STORE
+from headwater.server.streams.replies import NO_STORE, json_response
 from headwater.server.tables import reads
 from headwater.server.tables.replies import answer, speaking_of
 
@@ -123,6 +126,38 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 async def head(service: Service, request: Request, path: str) -> Response:
     return await reads.head(service, request, await _advertised(service, path))
+
+
+def named_table(request: Request) -> str:
+    """The table that the parameter `name` names."""
+    return log_path(check_name(parse_path(quote_path(parse_query(request.query).get("name", "")))))
+
+
+async def list_nurls(service: Service, request: Request, _: str) -> Response:
+    """The NURLs of a table, with what came of the last POST to each."""
+    path = named_table(request)
+    with speaking_of(path):
+        table = await service.engine.info(path)
+    deliveries = [] if service.notifier is None else service.notifier.of_table(table.id)
+    return json_response({"nurls": [_described(delivery) for delivery in deliveries]})
+
+
+def _described(delivery: NurlDelivery) -> dict[str, object]:
+    nurl = delivery.nurl
+    return {
+        "event": nurl.event,
+        "url": nurl.url,
+        "state": delivery.state.value,
+        "notified_seqno": nurl.notified_seqno,
+        "lag_rows": delivery.lag_rows,
+        "first_seen_at": format_instant(nurl.first_seen_ms),
+        "last_seen_at": format_instant(nurl.last_seen_ms),
+        "failures": nurl.failures,
+        "failing_since": format_instant(nurl.failing_since_ms) if nurl.failing_since_ms else None,
+        "next_attempt_at": format_instant(nurl.next_attempt_ms) if nurl.next_attempt_ms else None,
+        "last_answer": delivery.answer or None,
+        "last_answer_at": format_instant(delivery.answered_ms) if delivery.answered_ms else None,
+    }
 
 
 async def _advertised(service: Service, path: str) -> str:

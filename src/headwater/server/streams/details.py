@@ -1,0 +1,95 @@
+"""What a stream is, beside its bytes: origin, forks, producers, retention, and what the caller may do. An extension."""
+
+from __future__ import annotations
+
+from headwater import limits
+from headwater.engine.messages import StreamDetails, VisibleStream
+from headwater.log.events import Fork
+from headwater.log.producers import ProducerState
+from headwater.protocol.streams.headers import format_instant
+from headwater.protocol.streams.offsets import format_offset
+from headwater.protocol.streams.reads import parse_query
+from headwater.protocol.tables.paths import LOG_OWN_LAST
+from headwater.server.auth.callers import Caller
+from headwater.server.auth.scopes import Action
+from headwater.server.http import Request, Response
+from headwater.server.listing import readable_page
+from headwater.server.service import Service
+from headwater.server.streams.control import listed, named_stream
+from headwater.server.streams.replies import json_response
+
+_HASHED = "\n"  # before the digest that stands for a long producer id
+
+
+async def details(service: Service, request: Request, _: str) -> Response:
+    reply, caller = await service.engine.details(named_stream(request)), request.caller
+    stream = reply.stream
+    may_append = caller.may(Action.APPEND, stream.path)
+    return json_response(
+        {
+            **listed(stream),
+            "first_offset": format_offset(stream.first_offset),
+            "trimmed_bytes": stream.first,
+            "retention": _retention(stream),
+            "forked_from": _source(stream.fork, caller),
+            "fork_count": reply.forks,
+            "live_readers": reply.readers,
+            "actions": [action.value for action in Action if caller.may(action, stream.path)],
+            "producer_count": reply.producer_count,
+            "producers": _producers(reply) if may_append else None,
+        }
+    )
+
+
+async def forks(service: Service, request: Request, _: str) -> Response:
+    """A page of the forks of a stream that the caller may read. Streams do not know their forks, so the list of streams
+    is examined, a bounded part of it for each page."""
+    path, after = named_stream(request), parse_query(request.query).get("after", "")
+    stream = (await service.engine.details(path)).stream
+    at: str | None = max(service.lists.read(after), LOG_OWN_LAST)
+    known: list[dict[str, object]] = []
+    examined, hidden = 0, False
+    while at is not None and examined < limits.FORKS_EXAMINED_MAX:
+        page = await readable_page(service.engine, service.lists, request.caller, "", at, limits.LIST_PAGE_MAX)
+        for one in page.streams:
+            if one.fork is not None and one.fork.source_id == stream.id:
+                known.append({**listed(one), "forked_from": _source(one.fork, request.caller)})
+        at, hidden = page.next_after, page.hidden
+        examined += limits.LIST_PAGE_MAX
+    next_after = None if at is None else service.lists.write(at, hidden=hidden)
+    return json_response({"forks": known, "next_after": next_after})
+
+
+def _source(fork: Fork | None, caller: Caller) -> dict[str, object] | None:
+    """Where a stream was forked from. `path` is null if the caller may not read the source."""
+    if fork is None:
+        return None
+    is_shown = caller.may(Action.READ, fork.source_path)
+    return {
+        "path": fork.source_path if is_shown else None,
+        "offset": format_offset(fork.offset),
+        "sub_offset": fork.sub_offset,
+    }
+
+
+def _retention(stream: VisibleStream) -> dict[str, object] | None:
+    kept = stream.retention
+    if kept is None:
+        return None
+    return {
+        "seconds": kept.seconds,
+        "bytes": kept.bytes,
+        "messages": kept.messages,
+        "compact": kept.compact,
+        "compact_after_seconds": kept.compact_after_s,
+    }
+
+
+def _producers(reply: StreamDetails) -> list[dict[str, object]]:
+    return [_producer(key, state) for key, state in reply.producers]
+
+
+def _producer(key: str, state: ProducerState) -> dict[str, object]:
+    """A long id is kept as a digest only."""
+    name = {"id": None, "digest": key[1:]} if key.startswith(_HASHED) else {"id": key}
+    return {**name, "epoch": state.epoch, "seq": state.seq, "at": format_instant(state.at_ms)}
