@@ -61,6 +61,8 @@ const ACTS = {
   reload: (page) => page.reload().then(() => null),
   // What the page has said in the console of the browser since it was opened.
   said: (page, _, name) => said.get(name),
+  // Address and text of each frame of the page; a frame that a policy has refused shows an error page of the browser.
+  frames: (page) => Promise.all(page.frames().map(async (frame) => [frame.url(), await frame.evaluate("document.body.textContent").catch(() => "")])),
   // The violations that axe-core finds.
   async axe(page) {
     await page.evaluate(await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));

@@ -1,6 +1,6 @@
 // A filter of messages: a text that they contain, /a pattern/, or field=value for a member of JSON.
 
-import { parse } from "./json.js";
+import { parse, unescaped } from "./json.js";
 import { textOf } from "./messages.js";
 
 const PATTERN = /^\/(.+)\/(i?)$/;
@@ -13,7 +13,7 @@ export function compileFilter(text) {
   const pattern = PATTERN.exec(text);
   if (pattern) {
     const expression = new RegExp(pattern[1], pattern[2]);
-    return (item) => expression.test(textOf(item, TEXT_MAX).slice(0, TEXT_MAX));
+    return (item) => expression.test(searched(item));
   }
   const member = MEMBER.exec(text);
   if (member) {
@@ -21,7 +21,13 @@ export function compileFilter(text) {
     return (item) => item.text !== undefined && item.text.includes(path.split(".").at(-1)) && shownAt(item.text, path.split(".")) === value;
   }
   const lower = text.toLowerCase();
-  return (item) => textOf(item, TEXT_MAX).toLowerCase().includes(lower);
+  return (item) => searched(item).toLowerCase().includes(lower);
+}
+
+/** The text of a message, without the escapes that JSON may have in place of characters. */
+function searched(item) {
+  const text = textOf(item, TEXT_MAX).slice(0, TEXT_MAX);
+  return item.text === undefined ? text : unescaped(text);
 }
 
 function shownAt(text, path) {

@@ -4,7 +4,7 @@
 // server, for streams that are larger than the bound, where the server has an API for that.
 
 import { query, request, server, streamPath } from "./api.js";
-import { byteLength, elements, parse, write } from "./json.js";
+import { byteLength, elements, parse, unescaped, write } from "./json.js";
 import { BEGINNING, before } from "./messages.js";
 
 export const FOLD_BYTES_MAX = 32 * 1024 * 1024;
@@ -27,8 +27,12 @@ class Entity {
     return this._value;
   }
 
-  get text() {
-    return this._text ?? write(this._value);
+  /** Whether key or value contain a text, which is in lower case. */
+  contains(lower) {
+    if (this.key.toLowerCase().includes(lower)) return true;
+    // Most events are ruled out without parsing them.
+    if (this._text !== null && !unescaped(this._text).toLowerCase().includes(lower)) return false;
+    return Boolean(this.value) && unescaped(write(this.value)).toLowerCase().includes(lower);
   }
 }
 

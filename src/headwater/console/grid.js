@@ -197,7 +197,8 @@ export class Grid {
     if (event.key in moves) {
       if (event.key === "End" && this.canFollow) this.follows = true;
       else if (moves[event.key] < 0) this.follows = false;
-      this.select(this.selected < 0 ? (moves[event.key] > 0 ? this.range[0] : this.range[1]) : this.selected + moves[event.key]);
+      const isFirst = this.selected < 0 && Number.isFinite(moves[event.key]);
+      this.select(isFirst ? this.range[moves[event.key] > 0 ? 0 : 1] : this.selected + moves[event.key]);
     } else if (event.key === "Enter" && this.selected >= 0) this.onOpen?.(this.selected);
     else if ((event.key === "ArrowRight" || event.key === "ArrowLeft") && this.selected >= 0 && this.onToggle) this.onToggle(this.selected, event.key === "ArrowRight");
     else return;

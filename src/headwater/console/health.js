@@ -20,7 +20,7 @@ export function troubles({ ready, followers, views, subscriptions, metrics }) {
   }
   for (const one of views) if (one.state === "retrying") add(`The view ${one.name} is stuck${one.last_error ? `: ${one.last_error}` : ""}.`, true);
   for (const one of subscriptions) {
-    if (one.status === "failed") add(`The ${one.webhook ? "webhook" : "wakes"} of subscription ${one.id} fail: ${count(one.failures)} times, ${one.last_failure ?? "for an unknown reason"}.`, true, `#/subscription/${encodeURIComponent(one.id)}`);
+    if (one.status === "failed") add(`The ${one.webhook ? "webhook of" : "wake stream of"} subscription ${one.id} fails: ${count(one.failures)} times, ${one.last_failure ?? "for an unknown reason"}.`, true, `#/subscription/${encodeURIComponent(one.id)}`);
   }
   return found.sort((one, other) => other.bad - one.bad);
 }

@@ -144,6 +144,13 @@ export function elements(text) {
   return found;
 }
 
+const ESCAPE = /\\u([0-9a-fA-F]{4})/g;
+
+/** A text of JSON with characters in place of their escapes, to search in it. */
+export function unescaped(text) {
+  return text.includes("\\u") ? text.replace(ESCAPE, (_, code) => String.fromCharCode(parseInt(code, 16))) : text;
+}
+
 /** How many bytes a text has in UTF-8. */
 export function byteLength(text) {
   let length = text.length;

@@ -205,7 +205,7 @@ class StateView {
   _arrange() {
     const entities = this._types.get(this._type) ?? [];
     const text = this._text;
-    const rows = text ? entities.filter((one) => one.key.toLowerCase().includes(text) || one.text.toLowerCase().includes(text)) : entities.slice();
+    const rows = text ? entities.filter((one) => one.contains(text)) : entities.slice();
     const { sort } = this.grid;
     if (sort && rows.length <= SORTED_MAX) {
       const column = this.grid.columns.find((one) => one.key === sort.key) ?? this.grid.columns[0];

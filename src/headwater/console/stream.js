@@ -373,7 +373,7 @@ function producers(details) {
   const rows = details.producers.map((one) => h("tr", {}, h("td", {}, h("code", {}, one.id ?? `(long id) ${one.digest}`)), h("td", { class: "end" }, one.epoch), h("td", { class: "end" }, count(one.seq)), h("td", {}, ago(one.at))));
   const more = details.producer_count - rows.length;
   return [
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Producers" }, h("table", {}, h("thead", {}, h("tr", {}, ["Id", "Epoch", "Seq", "Last request"].map((label) => h("th", { scope: "col" }, label)))), h("tbody", {}, rows))),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Producers" }, h("table", {}, h("thead", {}, h("tr", {}, ["Id", "Epoch", "Seq", "Last request"].map((label, index) => h("th", { scope: "col", class: index === 1 || index === 2 ? "end" : null }, label)))), h("tbody", {}, rows))),
     more > 0 ? h("p", { class: "note" }, `${count(more)} more, which were idle longer.`) : null,
   ];
 }

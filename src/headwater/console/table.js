@@ -359,5 +359,5 @@ function nurlTable(nurls) {
       h("td", { class: "end" }, count(one.lag_rows)),
       h("td", {}, one.last_answer ? `${one.last_answer}, ${ago(one.last_answer_at)}` : "none since the start", one.failures ? h("div", { class: "note" }, `${count(one.failures)} failures; next ${ago(one.next_attempt_at)}`) : null),
     );
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "NURLs" }, h("table", {}, h("thead", {}, h("tr", {}, ["NURL", "State", "Rows behind", "Last answer"].map((label) => h("th", { scope: "col" }, label)))), h("tbody", {}, nurls.map(row))));
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "NURLs" }, h("table", {}, h("thead", {}, h("tr", {}, ["NURL", "State", "Rows behind", "Last answer"].map((label, index) => h("th", { scope: "col", class: index === 2 ? "end" : null }, label)))), h("tbody", {}, nurls.map(row))));
 }

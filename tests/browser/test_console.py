@@ -1,0 +1,687 @@
+"""The console in a real browser, against a real server."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from bench.servers import Server, headwater
+
+from headwater.server.auth.editing import add_token
+from headwater.server.auth.tokens import new_token
+from tests.browser.console import GRID, JSON, ROWS, ConsolePage, fill_shop
+from tests.browser.pages import Browser, browser, website
+from tests.edges import free_port
+from tests.nurls import receiver
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the data of a shop, which tests may append to."""
+    with headwater("--data-dir", str(tmp_path_factory.mktemp("shop") / "data")) as server:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as http:
+            fill_shop(http)
+        yield server
+
+
+@pytest.fixture
+def http(shop: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{shop.port}", timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def console(chromium: Browser, shop: Server, tmp_path: Path) -> Iterator[ConsolePage]:
+    page = ConsolePage(chromium, uuid.uuid4().hex, shop, tmp_path / "screenshots")
+    yield page
+    assert page.said() == [], "the console of the browser is silent"
+    chromium.close(page.name)
+
+
+def pressed(console: ConsolePage, group: str) -> str:
+    return console.text(f"{group} [aria-pressed=true]")
+
+
+# Overview
+
+
+def test_the_overview_lists_and_searches(console: ConsolePage) -> None:
+    console.open()
+    console.wait_rows(lambda rows: len(rows) == 5, "the first level of the tree")
+    assert [row[0].strip("▸") for row in console.rows()] == ["logs/", "notes/", "shop/", "tenants/", "wakes"]
+    console.click(f"{GRID} .twist >> nth=2")
+    console.wait_rows(lambda rows: any("orders-test" in row[0] for row in rows), "the folder is open")
+    console.wait_text(".health", "Nothing is wrong right now.")
+    console.wait_text(".side", "mailer")
+    console.wait_text(".side", "orders-view")
+    console.check()
+    console.shot("overview")
+    console.fill("input[type=search]", "tenants/t0")
+    rows = console.wait_rows(lambda rows: len(rows) == 10, "the paths with this beginning")
+    assert rows[0][0] == "tenants/t00/events"
+    console.fill("input[type=search]", "EVENTS")
+    console.wait_rows(lambda rows: not rows, "no path begins with this")
+    console.click("text=anywhere in a path")
+    console.wait_rows(lambda rows: len(rows) == 12, "the paths that contain it")
+    console.click("text=Tables")
+    console.fill("input[type=search]", "")
+    console.wait_rows(lambda rows: [row[0] for row in rows] == ["orders-view", "pricelist"], "the tables")
+
+
+def test_the_tree_is_usable_with_the_keyboard(console: ConsolePage) -> None:
+    console.open()
+    console.wait_rows(lambda rows: len(rows) == 5, "the first level of the tree")
+    console.run("document.querySelector('[role=treegrid]').focus()")
+    console.press("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight")
+    console.wait_rows(lambda rows: len(rows) == 9, "shop/ is open")
+    assert console.run(f"document.querySelector('{GRID}[aria-selected=true]').ariaExpanded") == "true"
+    console.press("ArrowDown", "ArrowDown", "Enter")
+    console.wait_text("h1", "shop/orders")
+
+
+def test_rates_are_live(console: ConsolePage, http: httpx.Client) -> None:
+    console.open()
+
+    def busy() -> bool:
+        http.post("/v1/stream/wakes", headers=JSON, content=b'[{"n":1}]')
+        return "/s" in console.text(".side ul") and any("/s" in row[-1] for row in console.rows())
+
+    console.wait(busy, "the rate of a stream")
+
+
+def test_a_million_streams_are_listed_by_pages(console: ConsolePage, http: httpx.Client) -> None:
+    """Here it is a few thousand: what counts is that a folder costs as little as a stream, and that a long list is read
+    as it is scrolled."""
+    for number in range(1500):
+        http.put(f"/v1/stream/many/s{number:05}", headers=JSON)
+    console.open("#/?prefix=many/")
+    console.wait_rows(lambda rows: len(rows) > 5, "the first page")
+    assert console.run("document.querySelectorAll('.grid-row').length") < 100
+    asked = "performance.getEntriesByType('resource').filter((one) => one.name.includes('__ds/streams')).length"
+    assert console.run(asked) < 4
+    console.run("document.querySelector('[role=treegrid]').focus()")
+
+    def at_last() -> bool:
+        console.press("End")
+        return any("s01499" in row[0] for row in console.rows())
+
+    console.wait(at_last, "the last page")
+    console.go("#/")
+    console.fill("input[type=search]", "")
+    console.wait_rows(lambda rows: any("many/" in row[0] for row in rows), "the tree")
+    assert [row[0].strip("▸") for row in console.rows()] == ["logs/", "many/", "notes/", "shop/", "tenants/", "wakes"]
+    for number in range(1500):
+        http.delete(f"/v1/stream/many/s{number:05}")
+
+
+# A stream
+
+
+def test_a_live_tail_is_paused_and_filtered(console: ConsolePage, http: httpx.Client) -> None:
+    console.open("#/stream/shop%2Fprices")
+    console.wait_text(".state", "Live")
+    console.wait_text(".state", "loaded")
+    http.post("/v1/stream/shop/prices", headers=JSON, content=b'[{"sku":"live","eur":7},{"sku":"live","eur":8}]')
+    rows = console.wait_rows(lambda rows: '"eur":8' in rows[-1][1], "the message that was appended")
+    assert '"eur":7' in rows[-2][1]
+    console.wait_rows(lambda rows: rows[-1][0] not in ("", "…"), "the time of the append")
+    console.shot("tail")
+    console.click("button.live")
+    console.wait_text(".state", "Paused")
+    http.post("/v1/stream/shop/prices", headers=JSON, content=b'[{"sku":"paused","eur":9}]')
+    console.fill("input[type=search]", "sku=live")
+    console.wait_rows(lambda rows: len(rows) == 2, "the filter")
+    console.wait_text(".state", "2 of")
+    console.fill("input[type=search]", "/\"eur\": ?1\\.1[1-4]/")
+    console.wait_rows(lambda rows: len(rows) == 4, "a pattern")
+    console.fill("input[type=search]", "/(/")
+    console.wait_text("[role=alert]", "This filter is no pattern")
+    console.fill("input[type=search]", "")
+    console.click("button.live")
+    console.wait_rows(lambda rows: rows and "paused" in rows[-1][1], "what was appended meanwhile")
+    console.wait_text(".state", "Live")
+    console.check()
+
+
+def test_a_message_is_a_tree_with_its_offset(console: ConsolePage) -> None:
+    console.open("#/stream/shop%2Forders")
+    console.wait_rows(bool, "messages")
+    console.run("document.querySelector('[role=grid]').focus()")
+    console.press("Home")
+    console.wait_text(".detail", "Next offset")
+    assert '"o1"' in console.text(".detail .tree")
+    assert "0000000000000000" in console.text(".detail code")
+    console.shot("message")
+    console.check()
+    console.stream("shop/prices")
+    console.wait_text(".state", "Live")
+    console.fill("input[type=search]", "12345678901234568189")  # not rounded
+    console.wait_rows(lambda rows: len(rows) == 1, "a number that JavaScript would round")
+    console.click(GRID)
+    console.wait_text(".detail .tree", "12345678901234568189")
+
+
+def test_bytes_are_a_hex_dump_and_text_is_text(console: ConsolePage, http: httpx.Client) -> None:
+    console.open("#/stream/logs%2Fagent")
+    console.wait_rows(lambda rows: len(rows) == 1, "the record")
+    octets = {"content-type": "application/octet-stream"}
+    http.post("/v1/stream/logs/agent", content=b"\x00\x01hello", headers=octets)
+    rows = console.wait_rows(lambda rows: len(rows) == 2, "a record, live")
+    assert rows[1][1:] == ["00 01 68 65 6c 6c 6f", "7"]
+    console.click(f"{GRID} >> nth=0")
+    console.wait_text(".detail .hex", "000000f0  f0 f1 f2")
+    console.shot("bytes")
+    console.stream("notes/today")
+    console.wait_rows(lambda rows: len(rows) == 1, "the text")
+    console.click(GRID)
+    console.wait_text(".detail .plain", "first\nsecond line")
+    console.check()
+
+
+def test_jumps(console: ConsolePage, http: httpx.Client) -> None:
+    records = http.get("/v1/stream/__ds/records?path=shop/prices&limit=200").json()["records"]
+    console.open("#/stream/shop%2Fprices")
+    console.wait_text(".state", "Live")
+    console.click(".menu summary")
+    console.fill(".menu input[type=text]", records[150]["offset"])
+    console.click("text=Go to offset")
+    console.wait_rows(lambda rows: rows and '"eur": 2.5' in rows[0][1], "the message at the offset")
+    console.wait_text(".state", "Paused")
+    console.click(".menu summary")
+    console.click("text=First message")
+    console.wait_rows(lambda rows: rows and '"eur": 1.0' in rows[0][1], "the first message")
+    console.click(".menu summary")
+    console.fill(".menu input[type=datetime-local]", "2001-01-01T00:00:00")
+    console.click("text=Go to time")
+    console.wait_rows(lambda rows: rows and '"eur": 1.0' in rows[0][1], "the first message after a time")
+    console.click(".menu summary")
+    console.fill(".menu input[type=text]", "nonsense")
+    console.click("text=Go to offset")
+    console.wait_text("[role=alert]", "expected -1, now or an offset from the server, got 'nonsense'")
+    console.expect_refusals(400)
+
+
+def test_older_messages_are_read_when_they_are_scrolled_to(console: ConsolePage, http: httpx.Client) -> None:
+    path = f"long/{uuid.uuid4().hex}"
+    http.put(f"/v1/stream/{path}", headers=JSON)
+    for start in range(0, 9000, 1000):
+        body = [{"n": number, "pad": "x" * 40} for number in range(start, start + 1000)]
+        http.post(f"/v1/stream/{path}", headers=JSON, json=body)
+    console.open(f"#/stream/{quote(path, safe='')}")
+    console.wait_text(".state", "Live")
+    console.wait_rows(lambda rows: rows and '"n":8999' in rows[-1][1], "the newest messages")
+    assert console.run("document.querySelectorAll('.grid-row').length") < 60
+    console.run("document.querySelector('[role=grid]').focus()")
+
+    def at_first() -> bool:
+        console.press("Home")
+        return '"n":0,' in console.rows()[0][1]
+
+    console.wait(at_first, "the first message, page by page")
+    console.wait_text(".state", "9,000 loaded")
+
+
+def test_appends_and_what_the_server_says_of_them(console: ConsolePage) -> None:
+    console.open("#/stream/shop%2Fcustomers")
+    console.wait_text(".state", "Live")
+    console.fill("textarea", '{"name": "Zoë", "note": "<b>bold</b>"}')
+    console.click("text=Append >> nth=-1")
+    console.wait_text(".result", "Appended. The stream ends at")
+    console.wait_rows(lambda rows: rows and "<b>bold</b>" in rows[-1][1], "the message")
+    console.fill("textarea", '{"name": ')
+    console.run("document.querySelector('textarea').focus()")
+    console.press("Control+Enter")
+    console.wait_text(".result [role=alert]", "JSON")
+    console.shot("refused")
+    console.check()
+    console.expect_refusals(400)
+
+
+def test_what_a_stream_is(console: ConsolePage) -> None:
+    console.open("#/stream/shop%2Forders/about")
+    console.wait_text("main", "shop/orders-test")
+    assert "shop-1" in console.text("main table")
+    assert "Everything is kept" in console.text("main")
+    console.check()
+    console.shot("about")
+    console.stream("shop/orders-test", "/about")
+    console.wait_text(".forks", "shop/orders")
+
+
+def test_what_is_on_the_screen_as_code(console: ConsolePage, shop: Server, http: httpx.Client) -> None:
+    console.open("#/stream/shop%2Fprices")
+    console.wait_text(".state", "Live")
+    console.click("text=As curl, Python or JavaScript")
+    console.wait_text(".snippets", "EventSource")
+    url = f"http://127.0.0.1:{shop.port}/v1/stream/shop/prices"
+    assert f"curl -sN '{url}?offset=" in console.text(".snippets")
+    assert f'Client("http://127.0.0.1:{shop.port}")' in console.text(".snippets")
+    code = console.run("document.querySelectorAll('.snippet code')[1].textContent")
+    code = code.replace(", live=True", "")
+    printed: list[Any] = []
+    exec(code, {"print": printed.append})
+    assert printed[-1] == http.get("/v1/stream/shop/prices").json()[-1]
+
+
+# State
+
+
+def test_state_and_time_travel(console: ConsolePage) -> None:
+    console.open("#/stream/shop%2Forders/state")
+    console.wait_text(".kinds", "order")
+    console.click(".kinds >> text=order")
+    rows = console.wait_rows(lambda rows: len(rows) == 11, "the orders")
+    head = console.run("[...document.querySelectorAll('[role=columnheader]')].map((cell) => cell.textContent.trim())")
+    assert head == ["Key", "no", "item", "count", "total", "status", "address"]
+    assert rows[0][:3] == ["o1", "1", "salt"]
+    console.click("[role=columnheader] >> text=no")
+    console.click("[role=columnheader] >> text=no")  # descending
+    console.wait_rows(lambda rows: rows[0][0] == "o11", "sorted by number, not by text")
+    assert console.run("document.querySelectorAll('[role=columnheader]')[1].ariaSort") == "descending"
+    console.fill("input[type=search]", "Tromsø")
+    console.wait_rows(lambda rows: {row[0] for row in rows} == {"o2", "o5", "o8", "o11"}, "the search")
+    console.fill("input[type=search]", "")
+    console.wait_rows(lambda rows: len(rows) == 11, "all")
+    console.act("slide", selector="input[type=range]", value=17)
+    console.wait_rows(lambda rows: len(rows) == 12, "o12 was there before it was deleted")
+    assert "newest" not in console.text(".moment")
+    console.act("slide", selector="input[type=range]", value=3)
+    rows = console.wait_rows(lambda rows: len(rows) == 4, "the first four")
+    assert {row[5] for row in rows} == {"new"}
+    console.check()
+    console.shot("time-travel")
+    console.click("text=Now")
+    console.wait_rows(lambda rows: len(rows) == 11, "the newest state")
+    console.wait_text(".moment", "newest")
+
+
+def test_the_history_of_a_key(console: ConsolePage) -> None:
+    console.open("#/stream/shop%2Forders/state?type=order")
+    console.wait_rows(lambda rows: len(rows) == 11, "the orders")
+    console.fill("input[type=search]", "o6")
+    console.wait_rows(lambda rows: len(rows) == 1, "the order")
+    console.click(GRID)
+    console.wait_text(".history", "upsert")
+    steps = console.run("[...document.querySelectorAll('.history > li')].map((one) => one.textContent)")
+    assert len(steps) == 3
+    assert 'changedstatus"paid""sent"' in steps[0]
+    assert 'changedstatus"new""paid"' in steps[1]
+    assert "addedvalue" in steps[2]
+    console.check()
+    console.shot("history")
+
+
+# Tables, subscriptions, the server
+
+
+def test_a_table(console: ConsolePage, http: httpx.Client) -> None:
+    console.open("#/table/pricelist")
+    console.wait_rows(lambda rows: rows and rows[-1][0] == "61", "the last row")
+    http.post("/v1/table/pricelist", headers=ROWS, content='+\tnew\t{"name":"milk"}\n')
+    console.wait_rows(lambda rows: rows[-1][3] == "new", "a row, live")
+    console.click("button.live")
+    console.fill("input[type=search]", "sku7")
+    console.wait_rows(lambda rows: len(rows) == 3, "the filter")
+    console.click(GRID)
+    console.wait_text(".detail .tree", "price")
+    console.fill("input[type=search]", "")
+    console.fill("input[type=number]", "5")
+    console.click("text=Go")
+    console.wait_rows(lambda rows: rows and rows[0][0] == "5", "from SeqNo 5")
+    console.check()
+    console.shot("table")
+    console.go("#/table/pricelist/active")
+    console.wait_text(".state", "20 live keys")
+    console.fill("form input", "sku3")
+    console.click("text=Find")
+    console.wait_rows(lambda rows: len(rows) == 1, "one key")
+
+
+def test_who_follows_a_table(console: ConsolePage, http: httpx.Client) -> None:
+    with receiver() as posts:
+        http.post("/v1/table/pricelist/notify", data={"rows": posts.nurl(), "other": f"http://127.0.0.1:{free_port()}/x"})
+        http.post("/v1/table/pricelist", headers=ROWS, content='+\tnew\t{"name":"cream"}\n')
+
+        def told() -> bool:
+            console.open("#/table/pricelist/about")
+            console.wait_text("main", posts.nurl())
+            return "delivered" in console.text("table") and "failing" in console.text("table")
+
+        console.wait(told, "what came of the POSTs")
+    assert f"{console.base}/v1/table/pricelist" in console.text("main")
+    console.check()
+    console.shot("followers")
+
+
+def test_subscriptions(console: ConsolePage) -> None:
+    console.open("#/subscriptions")
+    rows = console.wait_rows(lambda rows: len(rows) == 1, "the subscription")
+    assert rows[0][:3] == ["mailer", "active", "shop/*"]
+    console.check()
+    console.click(f"{GRID} a")
+    console.wait_text("h1", "mailer")
+    console.wait_text(".wakes", "wake")
+    console.wait_text("main", "sends mails")
+    assert "shop/prices" in console.text("table")
+    console.check()
+    console.shot("subscription")
+
+
+def test_the_server(console: ConsolePage, http: httpx.Client) -> None:
+    console.open("#/server")
+
+    def shown() -> bool:
+        http.post("/v1/stream/wakes", headers=JSON, content=b'[{"n":1}]')
+        return not console.text(".chart .value").startswith(("–", "0"))
+
+    console.wait(shown, "the chart of appends")
+    console.wait_text("main", "Free disk")
+    assert len(console.run("[...document.querySelectorAll('.chart svg')].map((one) => one.ariaLabel)")) == 10
+    console.check()
+    console.shot("server")
+
+
+def test_what_is_wrong(chromium: Browser, tmp_path: Path) -> None:
+    """A webhook without a receiver and a follower without a server."""
+    nobody = free_port()
+    with headwater("--memory", "--follow", f"stock=http://127.0.0.1:{nobody}/v1/table/stock") as server:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as http:
+            http.put("/v1/stream/a", headers=JSON)
+            hook = {"type": "webhook", "streams": ["a"], "webhook": {"url": f"http://127.0.0.1:{nobody}/hook"}}
+            assert http.put("/v1/stream/__ds/subscriptions/billing", headers=JSON, json=hook).is_success
+            http.post("/v1/stream/a", headers=JSON, content=b"[1]")
+        page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
+        page.open()
+        page.wait_text(".health", "The webhook of subscription billing fails")
+        page.wait_text(".health", "The follower of stock is retrying")
+        page.check()
+        page.shot("troubles")
+        page.click(".health a >> nth=0")
+        page.wait_text("h1", "billing")
+        page.wait_text("main", "Last failure")
+        assert page.said() == []
+        chromium.close(page.name)
+
+
+# Looks
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360), ("dark", 360)])
+def test_dark_and_narrow(console: ConsolePage, scheme: str, width: int) -> None:
+    console.act("media", colorScheme=scheme)
+    console.open(width=width, height=760)
+    for number, place in enumerate(
+        ("#/", "#/stream/shop%2Forders", "#/stream/shop%2Forders/state", "#/stream/shop%2Forders/about")
+        + ("#/table/pricelist", "#/table/pricelist/about", "#/subscription/mailer", "#/subscriptions", "#/server")
+    ):
+        console.go(place)
+        if "about" not in place and "server" not in place and "mailer" not in place:
+            console.wait_rows(bool, f"rows at {place}")
+        console.wait(lambda: not console.run("document.querySelector('[aria-busy]') !== null"), place)
+        console.check()
+        console.shot(f"{scheme}-{width}-{number}")
+    dark = console.run("getComputedStyle(document.body).backgroundColor") == "rgb(15, 21, 20)"
+    assert dark is (scheme == "dark")
+
+
+def test_the_switch_of_colours(console: ConsolePage) -> None:
+    console.act("media", colorScheme="light")
+    console.open()
+    console.wait_rows(bool, "the overview")
+    console.run(
+        """(() => { const select = document.querySelector('select'); select.value = 'dark';
+        select.dispatchEvent(new Event('change')); })()"""
+    )
+    assert console.run("getComputedStyle(document.body).backgroundColor") == "rgb(15, 21, 20)"
+    console.act("reload")
+    console.wait_rows(bool, "the overview")
+    assert console.run("getComputedStyle(document.body).backgroundColor") == "rgb(15, 21, 20)"
+    console.run("localStorage.clear()")
+
+
+def test_the_keyboard_reaches_everything(console: ConsolePage) -> None:
+    console.open("#/stream/shop%2Forders")
+    console.wait_rows(bool, "messages")
+    console.press("Tab")
+    assert console.run("document.activeElement.textContent") == "Skip to the content"
+    console.press("Enter")
+    assert console.run("document.activeElement.id") == "main"
+    assert console.run("location.hash") == "#/stream/shop%2Forders"
+    seen = []
+    for _ in range(24):
+        console.press("Tab")
+        seen.append(console.run("document.activeElement.tagName + ' ' + (document.activeElement.role ?? '')").strip())
+        outline = console.run("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid" or seen[-1] == "BODY", f"the focus of {seen[-1]} cannot be seen"
+    assert {"BUTTON", "INPUT", "SUMMARY", "DIV grid", "TEXTAREA"} <= set(seen)
+
+
+# Access
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str, str]]:
+    """A server with tokens: that of the administrator, and one that reads a part."""
+    auth = tmp_path_factory.mktemp("guarded") / "auth.toml"
+    admin, _ = add_token(auth, "admin", ["admin:**"], None)
+    reader, _ = add_token(auth, "reader", ["read:shop/**"], None)
+    with headwater("--memory", "--auth", str(auth)) as server:
+        headers = {"authorization": f"Bearer {admin}"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=headers) as http:
+            for path in ("shop/orders", "secret/plans"):
+                http.put(f"/v1/stream/{path}", headers=JSON, content=b'[{"n":1}]')
+        yield server, admin, reader
+
+
+def test_a_token_is_asked_for_and_refused(
+    chromium: Browser, guarded: tuple[Server, str, str], tmp_path: Path
+) -> None:
+    server, _, reader = guarded
+    page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
+    page.open()
+    page.wait_text("h1", "Headwater")
+    assert page.said() == []  # it asks before it is refused
+    page.check()
+    page.shot("token")
+    page.fill("input[type=password]", "with spaces")
+    page.click("text=Continue")
+    page.wait_text("[role=alert]", "This is not a token")
+    page.fill("input[type=password]", new_token())
+    page.click("text=Continue")
+    page.wait_text("[role=alert]", "the token is not known; it may have been revoked")
+    page.shot("token-refused")
+    page.fill("input[type=password]", reader)
+    page.press("Enter")
+    page.wait_rows(lambda rows: [row[0].strip("▸") for row in rows] == ["shop/"], "only what the token may read")
+    assert "Busiest" not in page.text("main")
+    assert reader not in page.run("location.href + document.documentElement.textContent + document.cookie")
+    assert page.run("localStorage.length") == 0
+    page.go("#/stream/shop%2Forders")
+    page.wait_text(".state", "Live")
+    page.wait_rows(lambda rows: len(rows) == 1, "the messages")
+    assert page.run("document.querySelector('textarea')") is None  # it may not append
+    page.click("text=As curl, Python or JavaScript")
+    page.wait_text(".snippets", "Authorization: Bearer $TOKEN")
+    assert reader not in page.text(".snippets")
+    page.act("reload")
+    page.wait_text("h1", "shop/orders")  # the token is kept in the tab
+    page.go("#/stream/secret%2Fplans")
+    page.wait_text("[role=alert]", "'reader' lacks the scope read:secret/plans")
+    page.go("#/server")
+    page.wait_text("[role=alert]", "lacks the scope admin:**")
+    page.click("text=Forget the token")
+    page.wait_text("h1", "Headwater")
+    assert page.run("sessionStorage.length") == 0
+    chromium.close(page.name)
+
+
+def test_a_token_that_is_revoked_is_asked_for_again(chromium: Browser, tmp_path: Path) -> None:
+    auth = tmp_path / "auth.toml"
+    token, _ = add_token(auth, "short", ["admin:**"], None)
+    with headwater("--memory", "--auth", str(auth)) as server:
+        page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
+        page.open()
+        page.wait_text("h1", "Headwater")
+        page.fill("input[type=password]", token)
+        page.press("Enter")
+        page.wait_text(".health", "Nothing is wrong")
+        auth.unlink()
+        add_token(auth, "other", ["admin:**"], None)
+        page.wait_text("[role=alert]", "the token is not known")
+        chromium.close(page.name)
+
+
+def test_a_console_that_is_switched_off(chromium: Browser) -> None:
+    with headwater("--memory", "--no-console") as server:
+        for path in ("/console", "/console/app.js"):
+            answer = httpx.get(f"http://127.0.0.1:{server.port}{path}")
+            assert answer.status_code == 404
+            assert "this server has no console" in answer.json()["detail"]
+        assert httpx.get(f"http://127.0.0.1:{server.port}/").json()["console"] is None
+
+
+# Hostile content
+
+EVIL = "<img src=x onerror=\"window.owned=1\"><script>window.owned=1</script>"
+
+
+@pytest.fixture
+def evil(chromium: Browser, tmp_path: Path) -> Iterator[tuple[ConsolePage, httpx.Client]]:
+    with headwater("--memory") as server:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as http:
+            page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
+            yield page, http
+            chromium.close(page.name)
+
+
+def test_markup_is_text_everywhere(evil: tuple[ConsolePage, httpx.Client]) -> None:
+    page, http = evil
+    path = f"a/{EVIL.replace('/', '|')}"
+    raw = quote(path)
+    assert http.put(f"/v1/stream/{raw}", headers=JSON).is_success
+    event = {"type": EVIL, "key": EVIL, "headers": {"operation": "insert"}, "value": {EVIL: EVIL, "list": [EVIL]}}
+    named = {"producer-id": "<img src=x onerror=owned()>", "producer-epoch": "0", "producer-seq": "0"}
+    assert http.post(f"/v1/stream/{raw}", headers={**JSON, **named}, json=[event, EVIL]).is_success
+    assert http.put("/v1/stream/f", headers={"stream-forked-from": f"/v1/stream/{raw}"}).is_success
+    typed = {"content-type": f"text/plain; x={quote(EVIL)}"}
+    assert http.put("/v1/stream/t", headers=typed, content=EVIL.encode()).is_success
+    schema = {"content-type": 'text/sequence; schema="<img src=x onerror=owned()>"; version=1'}
+    assert http.put(f"/v1/table/{raw}", headers=schema, content=f"+\t{EVIL}\t{EVIL}\n".encode()).is_success
+    wake = {"type": "pull-wake", "streams": [path], "wake_stream": "f", "description": EVIL}
+    assert http.put("/v1/stream/__ds/subscriptions/evil", headers=JSON, json=wake).is_success
+    page.open()
+    name = quote(path, safe="")
+    for place, shown in (
+        ("#/?prefix=a/", ".grid-space"),
+        (f"#/stream/{name}", ".grid-space"),
+        (f"#/stream/{name}/state", ".grid-space"),
+        (f"#/stream/{name}/about", "table"),
+        ("#/stream/f/about", ".forks"),
+        ("#/stream/t", ".grid-space"),
+        (f"#/table/{name}", ".grid-space"),
+        (f"#/table/{name}/active", ".grid-space"),
+        (f"#/table/{name}/about", "main"),
+        ("#/subscription/evil", "main"),
+    ):
+        page.go(place)
+        page.wait_text(shown, "<img src=x")
+        if shown == ".grid-space" and "prefix" not in place:
+            page.click(GRID)
+            page.wait_text(".detail", "<img src=x")
+        assert page.run("document.querySelectorAll('img, iframe, object, embed, main script').length") == 0, place
+        assert page.run("document.title.includes('Headwater')")
+    page.go(f"#/stream/{quote('missing<img src=x onerror=owned()>', safe='')}")
+    page.wait_text("[role=alert]", "no stream at this path")
+    page.go(f"#/{EVIL}")
+    page.wait_text("h1", "No such page")
+    assert page.run("window.owned === undefined")
+
+
+def test_no_text_becomes_markup_or_a_script(evil: tuple[ConsolePage, httpx.Client]) -> None:
+    """Even code of the console could not: the browser refuses it."""
+    page, http = evil
+    script = {"content-type": "text/javascript"}
+    http.put("/v1/stream/script.js", headers=script, content=b"window.owned = 1")
+    page.open()
+    page.wait_text(".health", "Nothing is wrong")
+    for attempt in ("document.body.innerHTML = '<b>x</b>'", "document.write('x')"):
+        refused = page.run(f"(() => {{ try {{ {attempt}; return ''; }} catch (error) {{ return error.name; }} }})()")
+        assert refused in ("TypeError", "EvalError"), attempt
+    # A module of the same origin with no nonce, as an injection would add it.
+    page.run(
+        """new Promise((resolve) => {
+            const link = document.createElement("link");
+            Object.assign(link, { rel: "modulepreload", href: "/v1/stream/script.js", onload: resolve, onerror: resolve });
+            document.head.append(link);
+        })"""
+    )
+    outcome = page.run("import('/v1/stream/script.js').then(() => 'loaded', () => 'refused')")
+    assert outcome == "refused"
+    assert page.run("window.owned === undefined")
+
+
+def test_a_stream_of_html_runs_nothing_in_the_origin_of_the_console(evil: tuple[ConsolePage, httpx.Client]) -> None:
+    page, http = evil
+    body = b"<!doctype html><title>before</title><script>document.title = 'after'; sessionStorage.x = 1</script>"
+    for kind in ("text/html", "image/svg+xml", "application/xhtml+xml"):
+        path = f"/v1/stream/{kind.replace('/', '-')}"
+        http.put(path, headers={"content-type": kind}, content=body)
+        for query in ("", "?offset=-1", "?offset=now"):
+            policy = http.get(path + query).headers["content-security-policy"]
+            assert policy == "sandbox; default-src 'none'"
+            assert http.get(path + query).headers["x-content-type-options"] == "nosniff"
+    page.browser.open(page.name, f"{page.base}/v1/stream/text-html")
+    assert page.run("document.title") == "before"
+    assert page.run("self.origin") == "null"
+    assert page.run("(() => { try { return sessionStorage.length; } catch { return 'refused'; } })()") == "refused"
+
+
+def test_another_origin_can_do_nothing_with_an_open_console(chromium: Browser, shop: Server) -> None:
+    page, url = uuid.uuid4().hex, f"http://127.0.0.1:{shop.port}"
+    with website("<!doctype html><title>evil</title><body></body>") as port:
+        chromium.open(page, f"http://evil.example:{port}/")
+        framed = chromium.run(
+            page,
+            f"""new Promise((resolve) => {{
+                const frame = document.createElement("iframe");
+                frame.onload = () => {{ try {{ resolve(frame.contentWindow.document.title); }} catch {{ resolve("out of reach"); }} }};
+                frame.src = {json.dumps(f"{url}/console")};
+                document.body.append(frame);
+            }})""",
+        )
+        assert framed == "out of reach"
+        frames = chromium.act(page, "frames")
+        assert all(not address.startswith(url) or "Headwater" not in text for address, text in frames), frames
+        for path in ("/console", "/console/app.js", "/v1/stream/__ds/streams"):
+            outcome = chromium.run(page, f"fetch({json.dumps(url + path)}).then(() => 'read', () => 'refused')")
+            assert outcome == "refused"
+        posted = chromium.run(
+            page,
+            f"fetch({json.dumps(url)} + '/v1/stream/shop/orders', {{ method: 'POST', body: '[1]', "
+            "headers: { 'content-type': 'application/json' } }).then(() => 'sent', () => 'refused')",
+        )
+        assert posted == "refused"
+        # A window that it opens has nothing to do with it.
+        opened = chromium.run(
+            page,
+            f"""new Promise((resolve) => {{
+                const other = window.open({json.dumps(f"{url}/console")});
+                setTimeout(() => resolve(other === null || other.closed), 2000);
+            }})""",
+        )
+        assert opened is True
+    chromium.close(page)
