@@ -1,7 +1,7 @@
 """`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [scale] [tables] [pipeline] [auth] [overload]
-    [bounds] [subscriptions] [many-live] [--seconds 5] [--out DIR]
+    [bounds] [subscriptions] [many-live] [console] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.auth_bench import run_auth
 from bench.bounds_bench import run_bounds
 from bench.client_bench import run_client
+from bench.console_bench import run_console
 from bench.history import RESULTS, save
 from bench.many_live import run_many_live
 from bench.overload_bench import run_overload
@@ -44,6 +45,7 @@ BENCHES = {
     "bounds": run_bounds,
     "subscriptions": run_subscriptions,
     "many-live": run_many_live,
+    "console": run_console,
 }
 
 

@@ -25,6 +25,7 @@ TITLES = {
     "overload": "Overload: more load, senders and memory than the server allows",
     "subscriptions": "Subscriptions, beside a server without them and the Node reference",
     "many-live": "500 streams over one connection, beside a connection for each",
+    "console": "Console in a browser",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
     "day": "A day of batches of materialize, in fast forward",

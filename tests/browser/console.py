@@ -154,11 +154,15 @@ def fill_shop(http: httpx.Client) -> None:
     ]
     append("shop/orders", customers)
     for number in range(300):
-        append("shop/prices", [{"sku": ITEMS[number % 5], "eur": 1 + number / 100, "big": 12345678901234567890 + number}])
+        append(
+            "shop/prices", [{"sku": ITEMS[number % 5], "eur": 1 + number / 100, "big": 12345678901234567890 + number}]
+        )
     http.post("/v1/stream/logs/agent", content=bytes(range(256)), headers={"content-type": "application/octet-stream"})
     http.post("/v1/stream/notes/today", content=b"first\nsecond line", headers={"content-type": "text/plain"})
     put("shop/orders-test", **{"stream-forked-from": "/v1/stream/shop/orders"})
-    assert http.put("/v1/table/pricelist", headers={"content-type": "text/sequence; schema=price; version=1"}).is_success
+    assert http.put(
+        "/v1/table/pricelist", headers={"content-type": "text/sequence; schema=price; version=1"}
+    ).is_success
     for number in range(60):
         record = json.dumps({"name": ITEMS[number % 5], "price": number / 10})
         assert http.post("/v1/table/pricelist", headers=ROWS, content=f"+\tsku{number % 20}\t{record}\n").is_success

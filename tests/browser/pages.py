@@ -5,86 +5,24 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
-import json
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.servers import NODE_DIR
+from bench.browser import Browser, NoBrowserError, open_browser
 
-_NO_BROWSER = 3
-
-
-class Browser:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def open(self, page: str, url: str, context: str | None = None) -> int:
-        """Show a URL in a page of that name; the status of its answer. Pages of a context are tabs of one browser."""
-        return int(self._ask(page=page, context=context or page, goto=url))
-
-    def close(self, page: str) -> None:
-        self._ask(page=page, close="now")
-
-    def run(self, page: str, script: str) -> Any:
-        """What an expression of JavaScript comes to, promises awaited."""
-        return self._ask(page=page, run=script)
-
-    def screenshot(self, page: str, path: Path) -> None:
-        """What the page looks like, as a PNG file."""
-        self._ask(page=page, screenshot=str(path))
-
-    def act(self, page: str, name: str, **more: Any) -> Any:
-        """Do something as a person would; `ACTS` in `tests/node/browser.mjs` lists what there is."""
-        return self._ask(page=page, act=name, **{"with": more})
-
-    def _ask(self, **command: Any) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._answer()["result"]
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the browser ended"
-        found: dict[str, Any] = json.loads(line)
-        assert "error" not in found, found["error"]
-        return found
-
-    def ready(self) -> None:
-        found = self._answer()
-        if "missing" in found:
-            pytest.skip(f"no browser: {found['missing']}; set HEADWATER_BROWSER, or run this through `make test`")
+__all__ = ["Browser", "browser", "gateway", "website"]
 
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    node = shutil.which("node")
-    assert node is not None, "Node is needed: run this through `make test`"
-    if not (NODE_DIR / "node_modules" / "playwright-core").exists():
-        pytest.skip("playwright-core is not installed: run this through `make test`")
-    process = subprocess.Popen(
-        [node, "browser.mjs"], cwd=NODE_DIR, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        found = Browser(process)
-        found.ready()
-        yield found
-    finally:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
+    with contextlib.ExitStack() as opened:
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+            found = opened.enter_context(open_browser())
+        except NoBrowserError as error:
+            pytest.skip(f"no browser: {error}, or run this through `make test`")
+        yield found
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

@@ -109,11 +109,13 @@ def prepare(world: World) -> None:
 
 def sent(world: World, route: Route, token: str | None) -> httpx.Response:
     """A request to a route that succeeds if it is allowed."""
-    path = route.template.replace("{path}", PATH)
+    path = route.template.replace("{path}", "x/app.js" if route.template.startswith("/console/") else PATH)
     if route.action.subject is Subject.NAMED:
         name = {f"{CONTROL_ROOT}sign": f"url={STREAM}"}.get(route.template, f"path={PATH}&parts=1")
-        if route.template == f"{CONTROL_ROOT}records":
+        if route.template in [f"{CONTROL_ROOT}{api}" for api in ("records", "details", "forks")]:
             name = f"path={PATH}"
+        elif route.template == f"{TABLE_CONTROL_ROOT}nurls":
+            name = f"name={PATH}"
         path += f"?{name}"
     content, headers = b"", JSON
     if route.template == NURL_TEMPLATE:
@@ -203,7 +205,8 @@ def test_a_route_without_a_rule_is_an_error() -> None:
 def test_the_open_routes_are_few() -> None:
     """A route without access control must be listed here."""
     open_routes = {route.template for route in ROUTES if route.action.action is None and route.action is not WAKE}
-    assert open_routes <= {"/", "/healthz", "/readyz", f"{CONTROL_ROOT}jwks.json"}
+    public = {"/", "/healthz", "/readyz", "/console", "/console/{path}", f"{CONTROL_ROOT}jwks.json"}
+    assert open_routes <= public
     assert {route.template.rpartition("/")[2] for route in ROUTES if route.action is WAKE} == {
         "callback",
         "ack",

@@ -18,7 +18,7 @@ from rich.text import Text
 from headwater import limits
 from headwater.cli.failing import FAILED, fail, failures
 from headwater.cli.output import say, shown
-from headwater.protocol.streams.paths import RESERVED, STREAM_ROOT
+from headwater.protocol.streams.paths import CONSOLE, RESERVED, STREAM_ROOT
 from headwater.protocol.tables.paths import TABLE_ROOT
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class _Board:
     def open(self, url: str) -> None:
         """Print URLs to open with a browser or curl."""
         streams, tables = f"{url}{STREAM_ROOT}", f"{url}{TABLE_ROOT}"
-        say("The shop is open. Its streams, and the results of Spark:")
+        say(f"The shop is open. Look at it in a browser: {url}{CONSOLE}")
+        say("Its streams, and the results of Spark:")
         say(f"  {streams}shop/orders?offset=-1&live=sse")
         say(f"  {streams}published/shop?offset=-1&live=sse")
         say(f"  {tables}shop?view=active&timeout=0")

@@ -14,7 +14,7 @@ from headwater.cli.failing import WRONG_CALL, fail, failures
 from headwater.cli.flags import flag, parameter, with_flags
 from headwater.cli.output import say, shown
 from headwater.errors import OptionError
-from headwater.protocol.streams.paths import STREAM_ROOT
+from headwater.protocol.streams.paths import CONSOLE, STREAM_ROOT
 from headwater.server.observing.logs import configure
 from headwater.server.serve import check_files, serve
 from headwater.server.settings import CONFIG, OPTIONS, as_toml, doubtful_variables, load_settings
@@ -54,6 +54,8 @@ def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
 
     def ready(url: str) -> None:
         say(f"headwater serving streams at {url}{STREAM_ROOT} from {kept}")
+        if settings.console:
+            say(f"the console is at {url}{CONSOLE}")
 
     with failures(f"cannot listen on {settings.host}:{settings.port}"):
         code = serve(settings, ready)

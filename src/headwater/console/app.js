@@ -11,10 +11,15 @@ import { subscriptionPage, subscriptionsPage } from "./subscriptions.js";
 import { tablePage } from "./table.js";
 
 const container = document.getElementById("app");
-const context = { caller: null, routes: new Set(), token: "none" };
+// The page says whether the server wants a token, so that it is not asked before it is known.
+const TOKEN = document.documentElement.dataset.token;
+const context = { caller: null };
 let shell = null;
 let open = null; // the page that is shown
 let turn = 0;
+
+// Where access is not checked, there is no need to ask who one is.
+const EVERYONE = { name: null, scopes: null, administers: true, expires_at: null };
 
 const PAGES = [
   [/^$/, "overview", "Overview", overviewPage],
@@ -88,12 +93,8 @@ function signIn(reason) {
 
 async function begin() {
   try {
-    const index = await server.index();
-    context.routes = new Set(index.routes);
-    context.version = index.version;
-    context.token = index.token;
-    if (index.token === "required" && !credentials.present) return signIn(null);
-    context.caller = await server.caller();
+    if (TOKEN === "required" && !credentials.present) return signIn(null);
+    context.caller = TOKEN === "none" ? EVERYONE : await server.caller();
   } catch (error) {
     if (error.status === 401) return; // `onRefused` has asked for another token
     show(container, h("main", { id: "main", tabindex: -1 }, h("h1", {}, "Headwater"), problemBox(error), h("button", { type: "button", onclick: begin }, "Try again")));
@@ -105,12 +106,12 @@ async function begin() {
     begin();
   });
   shell.showCaller(context.caller, credentials.present);
-  if (context.token === "optional" && !credentials.present) shell.offerToken(() => signIn(null));
+  if (TOKEN === "optional" && !credentials.present) shell.offerToken(() => signIn(null));
   await route();
 }
 
 credentials.onRefused((problem) => {
-  if (!credentials.present && context.token !== "required") return;
+  if (!credentials.present && TOKEN !== "required") return;
   credentials.use("");
   signIn(problem);
   announce("The server refused the token.");

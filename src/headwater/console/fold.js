@@ -239,5 +239,5 @@ class ServedState {
 
 export function stateOf(details, routes) {
   const size = details.bytes - details.trimmed_bytes;
-  return size > SMALL_BYTES && routes.has("GET /v1/stream/__ds/state") ? new ServedState(details) : new FoldedState(details);
+  return size > SMALL_BYTES && routes.includes("GET /v1/stream/__ds/state") ? new ServedState(details) : new FoldedState(details);
 }

@@ -22,7 +22,7 @@ export const BEGINNING = "-1";
 export async function before(path, until, bytes = PAGE_BYTES, signal = undefined) {
   let offset = BEGINNING;
   let isFirst = true;
-  for (let step = 0; step < 8; step += 1) {
+  for (let step = 0; step < 12; step += 1) {
     const found = await server.splits({ path, offset, until, parts: PARTS }, signal);
     offset = found.offset;
     if (found.bytes <= bytes || !found.splits.length) break;
@@ -30,7 +30,7 @@ export async function before(path, until, bytes = PAGE_BYTES, signal = undefined
     const parts = Math.max(1, Math.min(found.splits.length, Math.floor((bytes * PARTS) / found.bytes)));
     offset = found.splits.at(-parts);
     isFirst = false;
-    if (parts > 1) break;
+    if (found.bytes / PARTS <= 2 * bytes) break; // near enough: another request would cost more than the bytes
   }
   return { offset, isFirst };
 }
@@ -83,10 +83,10 @@ export class MessageWindow {
 
   // Places
 
-  /** Show the newest messages. */
-  openEnd() {
+  /** Show the newest messages. `place` is where they begin, if that has been asked already. */
+  openEnd(place = null) {
     return this._take(async (signal) => {
-      const found = await before(this.path, "now", PAGE_BYTES, signal);
+      const found = await (place ?? before(this.path, "now", PAGE_BYTES, signal));
       await this._open(found.offset, "now", signal);
       this.atStart = found.isFirst;
       this.atTail = true;

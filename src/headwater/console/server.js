@@ -37,7 +37,8 @@ function mean(now, last, name) {
   return (total(now, `${name}_sum`) - total(last, `${name}_sum`)) / (counted - before);
 }
 
-export async function serverPage({ caller, version }) {
+export async function serverPage({ caller }) {
+  const { version } = await server.index();
   const charts = CHARTS.map(([title, format, value]) => ({ chart: new Chart(title, format), value, points: [] }));
   const about = h("div", {});
   const trouble = h("div", { class: "trouble" });

@@ -14,9 +14,9 @@ const FIELDS_MAX = 8;
 const FIELDS_FROM = 200;
 const SORTED_MAX = 50_000;
 
-export async function statePage({ names: [path], parameters, routes }) {
-  const details = await server.details(path);
-  const view = new StateView(details, stateOf(details, routes), parameters.get("type"));
+export async function statePage({ names: [path], parameters }) {
+  const [details, index] = await Promise.all([server.details(path), server.index()]);
+  const view = new StateView(details, stateOf(details, index.routes), parameters.get("type"));
   return {
     element: h("div", { class: "page" }, streamHead(details, "state"), view.element, view.snippets),
     close: () => view.close(),

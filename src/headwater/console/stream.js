@@ -4,7 +4,7 @@ import { Problem, absolute, request, server, streamPath } from "./api.js";
 import { badge, copyButton, debounce, facts, field, h, show } from "./dom.js";
 import { ago, bytes, count, hexPreview, localInput, moment, oneLine, rate, seconds, time } from "./format.js";
 import { Grid } from "./grid.js";
-import { BEGINNING, MessageWindow, kindOf, textOf } from "./messages.js";
+import { BEGINNING, MessageWindow, before, kindOf, textOf } from "./messages.js";
 import { compileFilter } from "./filter.js";
 import { announce, heading, panel, problemBox, tabs } from "./shell.js";
 import { ofStream, snippetsView } from "./snippets.js";
@@ -35,13 +35,15 @@ export function streamHead(details, current) {
 }
 
 export async function streamPage({ names: [path], parameters }) {
+  const place = parameters.has("offset") ? null : before(path, "now"); // while the details are asked for
+  place?.catch(() => {}); // it is awaited later, or the details fail as well
   const details = await server.details(path);
   const view = new MessagesView(details);
   const element = h("div", { class: "page" }, streamHead(details, "messages"), view.element, details.actions.includes("append") ? appendBox(details, view) : null, view.snippets);
   return {
     element,
     close: () => view.close(),
-    shown: () => view.begin(parameters),
+    shown: () => view.begin(parameters.get("offset"), place),
   };
 }
 
@@ -112,11 +114,10 @@ class MessagesView {
     this._showLive("paused");
   }
 
-  async begin(parameters) {
-    const offset = parameters.get("offset");
+  async begin(offset, place) {
     await this._try(async () => {
       if (offset) return this.window.openAt(offset);
-      await this.window.openEnd();
+      await this.window.openEnd(place);
       this.grid.follows = true;
       this.grid.toEnd();
       if (!this.details.closed) this.window.follow();

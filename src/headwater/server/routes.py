@@ -101,17 +101,10 @@ async def index(service: Service, request: Request, _: str) -> Response:
             "version": __version__,
             "description": "Durable Streams and STP tables over HTTP",
             "console": f"{request.mount}{console.PAGE}" if service.console else None,
-            "token": _needed_token(service),
+            "token": console.needed_token(service),
             "routes": [f"{route.method} {request.mount}{route.template}" for route in ROUTES],
         }
     )
-
-
-def _needed_token(service: Service) -> str:
-    """Whether requests need a token: `none`, `required`, or `optional` if some requests are allowed without one."""
-    if service.authority is None:
-        return "none"
-    return "optional" if service.authority.rules.anonymous.scopes else "required"
 
 
 def _subscription(action: str, rule: Rule, write: Write, check: Check | None = None) -> Route:

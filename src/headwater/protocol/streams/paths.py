@@ -9,6 +9,7 @@ from headwater import limits
 from headwater.errors import InvalidPathError
 
 STREAM_ROOT = "/v1/stream/"  # the URL of a stream is this and its path
+CONSOLE = "/console"  # the page to look at a server
 RESERVED = "__ds"  # first segment of the server's own routes
 STATE_PATH = f"{STREAM_ROOT}{RESERVED}/state"  # the entities of a state stream
 LIVE_PATH = f"{STREAM_ROOT}{RESERVED}/live"  # many streams over one connection

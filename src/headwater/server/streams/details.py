@@ -51,9 +51,8 @@ async def forks(service: Service, request: Request, _: str) -> Response:
     examined, hidden = 0, False
     while at is not None and examined < limits.FORKS_EXAMINED_MAX:
         page = await readable_page(service.engine, service.lists, request.caller, "", at, limits.LIST_PAGE_MAX)
-        for one in page.streams:
-            if one.fork is not None and one.fork.source_id == stream.id:
-                known.append({**listed(one), "forked_from": _source(one.fork, request.caller)})
+        below = [one for one in page.streams if one.fork is not None and one.fork.source_id == stream.id]
+        known += [{**listed(one), "forked_from": _source(one.fork, request.caller)} for one in below]
         at, hidden = page.next_after, page.hidden
         examined += limits.LIST_PAGE_MAX
     next_after = None if at is None else service.lists.write(at, hidden=hidden)
