@@ -33,6 +33,7 @@ GROWTH_MB_MAX = 32
 OPEN_MS_MAX = 1_000
 _PIPELINED = 16
 _CONNECTIONS = 32
+_WRITERS = 10
 _PAGE = "console"
 
 # Before the scripts of the page: the longest task from here on.
@@ -109,33 +110,34 @@ def _received(browser: Browser) -> int:
     )
 
 
-class _Load(threading.Thread):
-    """Appends one message at a time, at a steady rate."""
+class _Load:
+    """Appends one message at a time, at a steady rate, over some connections."""
 
     def __init__(self, server: Server, path: str) -> None:
-        super().__init__(daemon=True)
         self._server = server
         self._path = path
         self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(_WRITERS)]
 
-    def __enter__(self) -> _Load:
-        self.start()
-        return self
+    def __enter__(self) -> None:
+        for thread in self._threads:
+            thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self.join()
+        for thread in self._threads:
+            thread.join()
 
-    def run(self) -> None:
+    def _run(self, number: int) -> None:
         sent, started_s = 0, time.perf_counter()
         with socket.create_connection((self._server.host, self._server.port)) as sock:
             while not self._stopping.is_set():
-                due = int((time.perf_counter() - started_s) * PER_SECOND) - sent
+                due = int((time.perf_counter() - started_s) * PER_SECOND / _WRITERS) - sent
                 if due > 0:
-                    some = min(due, _PIPELINED)
-                    _send(sock, [self._append(sent + number) for number in range(some)])
-                    sent += some
-                time.sleep(0.005)
+                    some = range(sent, sent + min(due, _PIPELINED))
+                    _send(sock, [self._append(one * _WRITERS + number) for one in some])
+                    sent += len(some)
+                time.sleep(0.01)
 
     def _append(self, number: int) -> bytes:
         return request("POST", self._server, self._path, b'[{"n":%d,"pad":"%b"}]' % (number, b"x" * 80))

@@ -135,7 +135,8 @@ class NurlDelivery:
             return
         seqno = self._last_seqno()
         outcome, detail = await self._around.sender.post(self.nurl, self._trace())
-        self.answered_ms, self.answer = self._around.now_ms(), detail or outcome.value
+        self.answered_ms = self._around.now_ms()
+        self.answer = detail if outcome is PostOutcome.FAILED else outcome.value  # others may hold internal addresses
         if outcome is PostOutcome.DELIVERED:
             self.nurl = succeeded(self.nurl, seqno)
             if self.stored.failures:  # otherwise the schedule is unchanged
