@@ -327,8 +327,17 @@ HTTP_HEADERS = {
         "Of a response: how it is compressed. Of a request: only `identity`, else 415.",
     ),
     "content-length": ("Content-Length", BOTH, "Size of the body. A larger one than `body_bytes_max` gets 413."),
-    "content-security-policy": ("Content-Security-Policy", RESPONSE, "Stored content runs no scripts in a browser."),
+    "content-security-policy": (
+        "Content-Security-Policy",
+        RESPONSE,
+        "Stored content runs no scripts in a browser; the console runs its own only.",
+    ),
     "content-type": ("Content-Type", BOTH, "Type of the stream or table; sent with every body."),
+    "cross-origin-opener-policy": (
+        "Cross-Origin-Opener-Policy",
+        RESPONSE,
+        "`same-origin`: other pages cannot reach the window of the console.",
+    ),
     "cross-origin-resource-policy": ("Cross-Origin-Resource-Policy", RESPONSE, "Which pages may embed a response."),
     "etag": ("ETag", RESPONSE, "Tag of a response, for `If-None-Match`; of a `HEAD`, for `If-Match` too."),
     "forwarded": ("Forwarded", REQUEST, "Address, scheme and host of the client, if a trusted proxy sends it."),
@@ -345,6 +354,7 @@ HTTP_HEADERS = {
     ),
     "location": ("Location", RESPONSE, "Of a 201: the URL of the stream or table."),
     "origin": ("Origin", REQUEST, "The origin of a page. A write from an origin that is not allowed gets 403."),
+    "permissions-policy": ("Permissions-Policy", RESPONSE, "The console uses no camera, microphone and location."),
     "referrer-policy": ("Referrer-Policy", RESPONSE, "`no-referrer`, so that pages do not pass on signed URLs."),
     "retry-after": ("Retry-After", RESPONSE, "Of a 429, 503 or 507: seconds to wait before the next attempt."),
     "traceparent": ("traceparent", REQUEST, "W3C Trace Context. Passed on to requests that follow from this one."),
@@ -365,5 +375,6 @@ HTTP_HEADERS = {
     "x-forwarded-for": ("X-Forwarded-For", REQUEST, "As `Forwarded`, from a trusted proxy."),
     "x-forwarded-host": ("X-Forwarded-Host", REQUEST, "As `Forwarded`, from a trusted proxy."),
     "x-forwarded-proto": ("X-Forwarded-Proto", REQUEST, "As `Forwarded`, from a trusted proxy."),
+    "x-frame-options": ("X-Frame-Options", RESPONSE, "`DENY`: no page can frame the console."),
     "x-request-id": ("X-Request-Id", BOTH, "Id of the request, also in problem documents and logs."),
 }

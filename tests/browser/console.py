@@ -123,6 +123,16 @@ def order(number: int, step: int) -> dict[str, Any]:
     return {"type": "order", "key": f"o{number}", "headers": {"operation": "upsert"}, "value": value}
 
 
+def payment(number: int) -> dict[str, Any]:
+    return {
+        "order": f"o{1 + number % 12}",
+        "eur": round(4.2 + number * 7 % 83, 2),
+        "method": ("card", "invoice", "card", "voucher")[number % 4],
+        "customer": {"id": f"c{number % 8}", "name": f"Customer {number % 8}"},
+        "items": [ITEMS[number % 5], ITEMS[(number * 3 + 1) % 5]],
+    }
+
+
 def fill_shop(http: httpx.Client) -> None:
     """A shop: state events, plain messages, text, bytes, a fork, tables, a view, a mirror's SURL and subscriptions."""
 
@@ -135,6 +145,9 @@ def fill_shop(http: httpx.Client) -> None:
 
     for path in ("shop/orders", "shop/prices", "shop/customers", "wakes"):
         put(path)
+    put("shop/payments")
+    for number in range(200):
+        append("shop/payments", payment(number))
     put("logs/agent", **{"content-type": "application/octet-stream"})
     put("notes/today", **{"content-type": "text/plain"})
     for number in range(12):
