@@ -17,7 +17,7 @@ from headwater.server.auth.editing import add_token
 from headwater.server.auth.tokens import new_token
 from tests.browser.console import GRID, JSON, ROWS, ConsolePage, fill_shop, payment
 from tests.browser.pages import Browser, browser, website
-from tests.edges import free_port
+from tests.edges import MOUNTED, edge, free_port
 from tests.nurls import receiver
 
 pytestmark = pytest.mark.slow
@@ -317,12 +317,12 @@ def test_state_and_time_travel(console: ConsolePage) -> None:
     console.wait_rows(lambda rows: len(rows) == 11, "all")
     console.act("slide", selector="input[type=range]", value=17)
     console.wait_rows(lambda rows: len(rows) == 12, "o12 was there before it was deleted")
+    console.shot("time-travel")
     assert "newest" not in console.text(".moment")
     console.act("slide", selector="input[type=range]", value=3)
     rows = console.wait_rows(lambda rows: len(rows) == 4, "the first four")
     assert {row[5] for row in rows} == {"new"}
     console.check()
-    console.shot("time-travel")
     console.click("text=Now")
     console.wait_rows(lambda rows: len(rows) == 11, "the newest state")
     console.wait_text(".moment", "newest")
@@ -503,6 +503,21 @@ def test_the_keyboard_reaches_everything(console: ConsolePage) -> None:
 
 
 # Access
+
+
+def test_below_a_mount_point(chromium: Browser, tmp_path: Path) -> None:
+    with edge(MOUNTED) as server:
+        httpx.put(f"http://127.0.0.1:{server.port}/streams/v1/stream/a", headers=JSON, content=b'[{"n":1}]')
+        page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
+        page.base += "/streams"
+        page.open()
+        page.wait_rows(lambda rows: [row[0] for row in rows] == ["a"], "the stream")
+        page.stream("a")
+        page.wait_rows(lambda rows: len(rows) == 1, "the message")
+        page.click("text=As curl, Python or JavaScript")
+        page.wait_text(".snippets", f"{page.base}/v1/stream/a")
+        assert page.said() == []
+        chromium.close(page.name)
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,8 @@ async function route() {
       if (mine !== turn) return page.close?.();
       open = page;
       show(shell.main, page.element);
+      // What had the focus is gone with the page before: the next Tab goes into this one.
+      if (mine > 1 && document.activeElement === document.body) shell.main.focus({ preventScroll: true });
       page.shown?.();
     } catch (error) {
       if (mine === turn) show(shell.main, h("h1", { class: "unseen" }, title ?? names[0]), problemBox(error));

@@ -7,6 +7,11 @@ export function count(number) {
   return number === null || number === undefined ? "" : COUNT.format(number);
 }
 
+/** A number with the word for what is counted. */
+export function several(number, one, more = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : more}`;
+}
+
 export function bytes(number) {
   if (number === null || number === undefined) return "";
   let unit = 0;

@@ -1,6 +1,6 @@
 // What is wrong right now, from what the server says of itself. The bounds are those of the alerts in deploy/prometheus.
 
-import { count, seconds } from "./format.js";
+import { count, seconds, several } from "./format.js";
 import { parseMetrics, total } from "./metrics.js";
 
 const BACKUP_AGE_S = 900;
@@ -20,7 +20,7 @@ export function troubles({ ready, followers, views, subscriptions, metrics }) {
   }
   for (const one of views) if (one.state === "retrying") add(`The view ${one.name} is stuck${one.last_error ? `: ${one.last_error}` : ""}.`, true);
   for (const one of subscriptions) {
-    if (one.status === "failed") add(`The ${one.webhook ? "webhook of" : "wake stream of"} subscription ${one.id} fails: ${count(one.failures)} times, ${one.last_failure ?? "for an unknown reason"}.`, true, `#/subscription/${encodeURIComponent(one.id)}`);
+    if (one.status === "failed") add(`The ${one.webhook ? "webhook of" : "wake stream of"} subscription ${one.id} fails (${several(one.failures, "time")} in a row): ${one.last_failure ?? "for an unknown reason"}.`, true, `#/subscription/${encodeURIComponent(one.id)}`);
   }
   return found.sort((one, other) => other.bad - one.bad);
 }
@@ -30,12 +30,12 @@ function ofMetrics(samples, add) {
   if (value("disk_full")) add("The disk is full: writes are refused.", true, "#/server");
   if (value("memory_short")) add("Memory is short: writes are refused.", true, "#/server");
   if (value("fold_behind")) add("The fold of the journal is behind.", false, "#/server");
-  if (value("damaged_reads_total")) add(`Damaged data was read ${count(value("damaged_reads_total"))} times since the start.`, true, "#/server");
-  if (value("backups_failing")) add(`${count(value("backups_failing"))} of the backups failed at the last attempt.`, true);
+  if (value("damaged_reads_total")) add(`Damaged data was read ${several(value("damaged_reads_total"), "time")} since the start.`, true, "#/server");
+  if (value("backups_failing")) add(`${several(value("backups_failing"), "backup")} failed at the last attempt.`, true);
   const age = value("backup_age_seconds");
   if (age > BACKUP_AGE_S) add(`The oldest backup is ${seconds(age)} old.`);
   if (samples.has("headwater_lease_held") && !value("lease_held")) add("The server does not hold its lease.", true);
   const waiting = total(samples, "headwater_notify_nurls", { state: "waiting" });
-  if (waiting) add(`${count(waiting)} NURLs do not answer and are tried again.`);
+  if (waiting) add(`${several(waiting, "NURL does not answer and is", "NURLs do not answer and are")} tried again.`);
   for (const { labels, value: failed } of samples.get("headwater_reload_failed") ?? []) if (failed) add(`${labels.file} could not be loaded again; its previous content is in use.`);
 }

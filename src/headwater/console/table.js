@@ -135,6 +135,7 @@ class RowsView {
     this._reading?.abort();
     this._reading = new AbortController();
     this._rows = [];
+    this.grid.clearSelection();
     let more = false;
     for await (const part of lines(path(this._about.name) + query(parameters), this._reading.signal)) {
       for (const line of part) if (line) this._rows.push(rowOf(line));
@@ -156,6 +157,7 @@ class RowsView {
     this._stop();
     await this._try(async () => {
       await this._read({ since_id: Math.max(0, seqno - 1), until_id: seqno - 1 + PAGE });
+      this.grid.clearSelection();
       this.grid.follows = false;
       this._changed(0);
       this.grid.toTop();
@@ -271,6 +273,7 @@ class RowsView {
 
   _filter(text) {
     this._text = text.toLowerCase();
+    this.grid.clearSelection();
     this._changed(0);
     announce(`${count(this._list.length)} rows.`);
   }
