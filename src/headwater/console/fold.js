@@ -10,6 +10,7 @@ import { BEGINNING, before } from "./messages.js";
 export const FOLD_BYTES_MAX = 32 * 1024 * 1024;
 const SMALL_BYTES = 4 * 1024 * 1024;
 const ENTITIES_MAX = 20_000;
+const PAGE_ENTITIES = 5000;
 const HISTORY_MAX = 200;
 const SCAN_BYTES = 1024 * 1024;
 const CHANGES = new Set(["insert", "update", "upsert", "delete"]);
@@ -90,7 +91,7 @@ class FoldedState {
   async open(progress, signal) {
     let offset = BEGINNING;
     const until = this.details.tail_offset;
-    if (this.details.bytes - this.details.trimmed_bytes > FOLD_BYTES_MAX) {
+    if (this.details.bytes > FOLD_BYTES_MAX) {
       ({ offset } = await before(this.path, until, FOLD_BYTES_MAX, signal));
       this.isPartial = true;
     }
@@ -167,9 +168,10 @@ class FoldedState {
 const STEPS = 1000;
 
 class ServedState {
-  constructor(details) {
+  constructor(details, type) {
     this.details = details;
     this.path = details.path;
+    this._type = type; // null: all
     this.invalid = 0;
     this.isPartial = false;
     this.length = 0;
@@ -180,8 +182,8 @@ class ServedState {
     const near = await before(this.path, this.details.tail_offset, 1);
     const last = (await server.records({ path: this.path, offset: near.offset, limit: 10_000 })).records.at(-1);
     if (!first || !last) return;
-    this._first = Date.parse(first.time);
-    this._last = Date.parse(last.time) + 1; // `at` is the state before a time
+    this._first = Date.parse(first.time) + 1; // `at` is the state before a time
+    this._last = Date.parse(last.time) + 1;
     this.length = STEPS + 1;
   }
 
@@ -197,18 +199,20 @@ class ServedState {
     const types = new Map();
     let found = 0;
     let at = this._at(position);
-    for (let next = null; found < ENTITIES_MAX; ) {
-      const page = await server.state({ path: this.path, at, next });
+    for (let after = null; found < ENTITIES_MAX; ) {
+      const page = await server.state({ path: this.path, type: this._type, at, after, limit: PAGE_ENTITIES });
       const entities = page.get("entities").value;
+      at = page.get("offset").value; // all pages are those of one state
+      this.invalid = Number(page.get("skipped")?.value ?? 0);
       for (const one of entities) {
         const type = one.get("type").value;
         if (!types.has(type)) types.set(type, []);
         types.get(type).push(new Entity(one.get("key").value, null, one.get("value")));
       }
       found += entities.length;
-      next = page.get("next")?.kind === "string" ? page.get("next").value : null;
-      this.isPartial = next !== null;
-      if (next === null) break;
+      after = page.get("next").kind === "string" ? page.get("next").value : null;
+      this.isPartial = after !== null;
+      if (after === null) break;
     }
     return types;
   }
@@ -237,7 +241,6 @@ class ServedState {
   }
 }
 
-export function stateOf(details, routes) {
-  const size = details.bytes - details.trimmed_bytes;
-  return size > SMALL_BYTES && routes.includes("GET /v1/stream/__ds/state") ? new ServedState(details) : new FoldedState(details);
+export function stateOf(details, routes, type) {
+  return details.bytes > SMALL_BYTES && routes.includes("GET /v1/stream/__ds/state") ? new ServedState(details, type) : new FoldedState(details);
 }

@@ -16,7 +16,8 @@ const SORTED_MAX = 50_000;
 
 export async function statePage({ names: [path], parameters }) {
   const [details, index] = await Promise.all([server.details(path), server.index()]);
-  const view = new StateView(details, stateOf(details, index.routes), parameters.get("type"));
+  const type = parameters.get("type");
+  const view = new StateView(details, stateOf(details, index.routes, type), type);
   return {
     element: h("div", { class: "page" }, streamHead(details, "state"), view.element, view.snippets),
     close: () => view.close(),

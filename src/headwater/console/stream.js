@@ -28,7 +28,7 @@ export function streamHead(details, current) {
   return [
     heading(details.path, {
       path,
-      beside: [badge(details.content_type), badge(bytes(details.bytes - (details.trimmed_bytes ?? 0))), details.closed ? badge("closed", "warn") : null, details.forked_from ? badge("fork") : null],
+      beside: [badge(details.content_type), badge(bytes(details.bytes)), details.closed ? badge("closed", "warn") : null, details.forked_from ? badge("fork") : null],
     }),
     tabs("Parts of the stream", pages, current),
   ];
@@ -328,7 +328,7 @@ export async function aboutPage({ names: [path] }) {
         facts([
           ["URL", h("span", {}, h("code", {}, absolute(streamPath(path))), " ", copyButton(absolute(streamPath(path))))],
           ["Content type", details.content_type],
-          ["Bytes", `${count(details.bytes - details.trimmed_bytes)} (${bytes(details.bytes - details.trimmed_bytes)})`],
+          ["Bytes", `${count(details.bytes)} (${bytes(details.bytes)})`],
           ["First offset", h("code", {}, details.first_offset)],
           ["Tail offset", h("code", {}, details.tail_offset)],
           ["Created", `${moment(details.created_at)} (${ago(details.created_at)})`],

@@ -1,9 +1,9 @@
-"""What a stream is, beside its bytes: origin, forks, producers, retention, and what the caller may do. An extension."""
+"""What a stream is, beside its bytes: origin, forks, producers, and what the caller may do. An extension."""
 
 from __future__ import annotations
 
 from headwater import limits
-from headwater.engine.messages import StreamDetails, VisibleStream
+from headwater.engine.messages import StreamDetails
 from headwater.log.events import Fork
 from headwater.log.producers import ProducerState
 from headwater.protocol.streams.headers import format_instant
@@ -28,9 +28,7 @@ async def details(service: Service, request: Request, _: str) -> Response:
     return json_response(
         {
             **listed(stream),
-            "first_offset": format_offset(stream.first_offset),
             "trimmed_bytes": stream.first,
-            "retention": _retention(stream),
             "forked_from": _source(stream.fork, caller),
             "fork_count": reply.forks,
             "live_readers": reply.readers,
@@ -68,19 +66,6 @@ def _source(fork: Fork | None, caller: Caller) -> dict[str, object] | None:
         "path": fork.source_path if is_shown else None,
         "offset": format_offset(fork.offset),
         "sub_offset": fork.sub_offset,
-    }
-
-
-def _retention(stream: VisibleStream) -> dict[str, object] | None:
-    kept = stream.retention
-    if kept is None:
-        return None
-    return {
-        "seconds": kept.seconds,
-        "bytes": kept.bytes,
-        "messages": kept.messages,
-        "compact": kept.compact,
-        "compact_after_seconds": kept.compact_after_s,
     }
 
 
