@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.edges import EDGES, edge, root_of
+from tests.waiting import wait_until
 
 JSON = {"content-type": "application/json"}
 STREAM = "/v1/stream"
@@ -288,3 +289,72 @@ def test_requests_that_cannot_be_done_say_why(client: httpx.Client) -> None:
     assert (text.status_code, "state events" in text.json()["detail"]) == (409, True)
     body = client.post(f"{STREAM}/__ds/compact", params={"path": "text"}, content=b"x")
     assert (body.status_code, "no body" in body.json()["detail"]) == (400, True)
+
+
+# Tables
+
+TABLE = "/v1/table"
+LAST = "stp-last-seqno"
+
+
+@pytest.fixture
+def table(client: httpx.Client) -> str:
+    """A table of which keys 0 to 4 are changed by turns, and key 9 is deleted."""
+    path = f"{TABLE}/c/{uuid.uuid4().hex}"
+    assert client.put(path, headers={"content-type": "text/sequence"}).status_code == 201
+    rows = "".join(f"+\tk{9 if n == 7 else n % 5}\t{n}\n" for n in range(100)) + "-\tk9\t\n+\tk0\tlast\n"
+    for part in (rows, "+\tk1\tafter\n"):
+        assert client.post(path, headers={"content-type": "text/sequence"}, content=part).status_code < 300
+    return path
+
+
+def seqnos(client: httpx.Client, table: str, **query: int) -> list[int]:
+    return seqnos_of(client.get(table, params={"timeout": 0, **query}))
+
+
+def seqnos_of(response: httpx.Response) -> list[int]:
+    assert response.status_code == 200, response.text
+    return [int(row.split("\t")[0]) for row in response.text.splitlines()]
+
+
+def test_rows_of_a_compacted_table_keep_their_seqnos(client: httpx.Client, table: str) -> None:
+    active = client.get(table, params={"view": "active"}).text
+    everything = seqnos(client, table)
+    result = client.post(f"{table}/compact").json()
+    assert result["compacted"]
+    assert result["first_seqno"] == 1  # the deletion is young, so nothing is missing
+    left = seqnos(client, table)
+    assert left == [98, 99, 100, 101, 102, 103]
+    assert seqnos(client, table, since_id=0) == left
+    for since_id in (1, 50, 97, 98, 101, 103):  # whoever was there reads what was there
+        rows = seqnos(client, table, since_id=since_id)
+        assert rows == everything[since_id:]
+    assert seqnos(client, table, since_id=-2) == [102, 103]
+    assert seqnos(client, table, until_id=100) == [98, 99, 100]
+    assert client.get(table, params={"view": "active"}).text == active
+    tag = client.get(table, params={"timeout": 0}).headers["etag"]
+    assert client.get(table, params={"timeout": 0}, headers={"if-none-match": tag}).status_code == 304
+    head = client.head(table)
+    assert (head.headers[LAST], head.headers["etag"]) == ("103", tag)
+    changed = client.post(table, headers={"content-type": "text/sequence", "if-match": tag}, content="+\tk2\tnew\n")
+    assert changed.headers[LAST] == "104"
+    assert seqnos(client, table) == [*left, 104]
+
+
+def test_views_of_a_compacted_stream_and_table_are_as_before(client: httpx.Client, filled: Filled) -> None:
+    view = f"{TABLE}/view/{uuid.uuid4().hex}"
+    filled.compact()
+    headers = {"content-type": "text/sequence", "stp-view-of": filled.path, "stp-view-type": "t"}
+    created = client.put(view, headers=headers)
+    assert created.status_code == 201, created.text
+    wanted = folded(filled.messages)
+    wait_until(lambda: live_of(client, view) == wanted)
+    assert client.post(f"{view}/compact").status_code == 200
+    filled.append([change(7), {"type": "t", "key": "k8", "headers": {"operation": "delete"}}])
+    wanted = folded(filled.messages)
+    wait_until(lambda: live_of(client, view) == wanted)
+
+
+def live_of(client: httpx.Client, table: str) -> dict[str, int]:
+    rows = client.get(table, params={"view": "active"}).text.splitlines()
+    return {row.split("\t")[3]: json.loads(row.split("\t")[4])[0] for row in rows}
