@@ -25,6 +25,7 @@ def test_a_seed_determines_a_run(seed: int) -> None:
     assert CompactedHistory(seed).run() == CompactedHistory(seed).run()
 
 
+@pytest.mark.slow
 def test_the_seeds_reach_the_rare_cases() -> None:
     reached: set[str] = set()
     for seed in range(8):

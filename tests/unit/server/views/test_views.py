@@ -18,10 +18,12 @@ from headwater.log.commands import Append, Command, Create, Delete, WriteDocumen
 from headwater.log.content import ContentKind
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.streams.offsets import format_offset
+from headwater.server.compacting.compactor import Compactor
 from headwater.server.tables.active import ActiveViews
 from headwater.server.views import Views
 from headwater.server.views.definition import PREFIX, Definition, ViewDocument, ViewProgress, decode, encode
 from headwater.store.memory import MemoryStore
+from tests.compacting import LocalContent
 from tests.restores import LastingStore
 from tests.unit.engine.test_engine import with_engine
 from tests.waiting import wait_for_async, wait_until_async
@@ -311,5 +313,30 @@ def test_a_large_append_does_not_land_in_a_view_that_was_created_meanwhile(monke
         with pytest.raises(ReadOnlyError):
             await appending
         assert (await engine.info("v")).tail == 0
+
+    with_views(body)
+
+
+def test_a_view_whose_place_was_compacted_away_begins_again_with_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.log.state.COMPACT_GRACE_S", 0)
+
+    async def body(engine: Engine, views: Views) -> None:
+        await views.create(table(engine), DEFINITION)
+        await append(engine, event("a"), event("b"))
+        await until(engine, [b"+\ta\t1", b"+\tb\t1"])
+        await views.stop()
+        deletion = b'{"type":"price","key":"a","headers":{"operation":"delete"}}'
+        await append(engine, *[event("b", number) for number in range(20)], deletion, event("c"))
+        assert (await Compactor(engine, LocalContent).compact_now("s")).compacted
+        await append(engine, event("c", 2))
+        await engine._retainer.trim_due("s")
+        info = await engine.info("s")
+        assert (await progress(engine)).position < info.first
+        again = Views(engine, ActiveViews())
+        await again.start()
+        behind = [b"+\ta\t1", b"+\tb\t1", b"-\ta\t", b"-\tb\t", b"+\tb\t19", b"+\tc\t1", b"+\tc\t2"]
+        await until(engine, behind)
+        assert (await progress(engine)).position == info.tail
+        await again.stop()
 
     with_views(body)
