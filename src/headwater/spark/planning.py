@@ -148,7 +148,7 @@ class Planner:
 
     def _may_be_trimmed(self, path: str, before: StreamPlace, first_offset: str | None) -> bool:
         """Whether data after a position may be gone, given where the stream begins. The server knows for certain."""
-        if first_offset is None or before.offset == BEGINNING:
+        if first_offset is None or before.offset == BEGINNING or before.ended:
             return False
         if not is_in_snapshot(first_offset) or is_in_snapshot(before.offset):
             return before.offset < first_offset
