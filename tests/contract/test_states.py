@@ -6,6 +6,7 @@ import concurrent.futures
 import gzip
 import json
 import random
+import socket
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,8 +16,9 @@ import httpx
 import pytest
 
 from tests.contract.tables import SCHEMA
-from tests.edges import EDGES, edge, root_of
-from tests.waiting import LIMIT_S
+from tests.edges import DURABLE, EDGES, edge, root_of
+from tests.metrics import value_in
+from tests.waiting import LIMIT_S, wait_until
 
 JSON = {"content-type": "application/json"}
 
@@ -346,6 +348,54 @@ def test_a_state_at_an_offset_whose_stream_is_trimmed_between_its_pages(client: 
     assert problem(get(client, path, at=offsets[4], after=first["next"])) == (410, "offset-trimmed")
 
 
+# A stream that is compacted
+
+
+def compact(client: httpx.Client, path: str) -> str:
+    """Compact a stream, and return the offset at which it begins."""
+    response = client.post("/__ds/compact", params={"path": path})
+    assert response.is_success, response.text
+    assert response.json()["compacted"], response.text
+    return str(response.json()["first_offset"])
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_stream_that_is_compacted(client: httpx.Client, path: str, warm: bool) -> None:
+    states: list[tuple[str, Plain]] = [(client.head(f"/{path}").headers["stream-next-offset"], {})]
+    for number in range(30):
+        value = json.dumps([number, "x" * 500])
+        messages = [upsert("t", str(key), value) for key in range(number % 7, 60, 7)]
+        messages += [delete("t", str(number)), "17"]
+        states.append((append(client, path, *messages), fold(states[-1][1], messages)))
+    if warm:
+        assert entities(client, path) == states[-1][1]
+    begin = compact(client, path)
+    assert entities(client, path) == states[-1][1]
+    assert get(client, path).json()["offset"] == states[-1][0]
+    assert get(client, path).json()["skipped"] == 30
+    messages = [upsert("t", "1", "1"), delete("t", "2")]
+    states.append((append(client, path, *messages), fold(states[-1][1], messages)))
+    for offset, state in (states[-1], states[-2], states[10], states[0]):  # what is replaced is still there
+        assert entities(client, path, at=offset) == state
+    assert entities(client, path, at=begin) == entities(client, path, at="-1") == {}
+    incarnation, position = begin.split("_")
+    assert get(client, path, at=f"{incarnation}_{int(position) + 1:016}").status_code == 400
+    for at, state in ((datetime.now(UTC) + timedelta(days=1), states[-1][1]), (datetime(2020, 1, 1, tzinfo=UTC), {})):
+        assert entities(client, path, at=at.isoformat()) == state
+
+
+def test_a_stream_that_is_compacted_and_trimmed(client: httpx.Client, path: str) -> None:
+    for number in range(40):
+        end = append(client, path, upsert("t", "a", json.dumps("x" * 500)), upsert("t", "b", str(number)))
+    before = get(client, path, type="t", key="b", at=end)
+    compact(client, path)
+    trim(client, path, end)  # as asked: also what the snapshot has
+    assert entities(client, path) == {}
+    again = get(client, path, type="t", key="b", at=end, headers={"if-none-match": before.headers["etag"]})
+    assert again.status_code == 404
+    assert problem(get(client, path, at="2020-01-01T00:00:00Z")) == (410, "offset-trimmed")
+
+
 # Other streams, and streams that change
 
 
@@ -475,3 +525,43 @@ def test_many_requests_at_once_while_there_are_appends(client: httpx.Client, pat
         for one in reading:
             one.result()
     assert [states[offset] for offset, _ in seen] == [value for _, value in seen]
+
+
+def test_large_entities_that_clients_do_not_read_are_limited() -> None:
+    """A client that hangs up in the middle of an answer gives its memory back."""
+    with edge(DURABLE, large_read_bytes_max=12_000_000) as server, httpx.Client(timeout=LIMIT_S) as client:
+        client.base_url = httpx.URL(root_of(DURABLE, server))
+        assert client.put("/large", headers=JSON).status_code == 201
+        for key in "ab":
+            append(client, "large", upsert("t", key, json.dumps(key * 8_000_000)))
+        with socket.create_connection((server.host, server.port)) as slow:
+            slow.sendall(b"GET /v1/stream/__ds/state?path=large&type=t&key=a HTTP/1.1\r\nhost: h\r\n\r\n")
+            assert slow.recv(12) == b"HTTP/1.1 200"
+            append(client, "large", upsert("t", "a", json.dumps("new")))  # the answer keeps the old value
+            assert problem(get(client, "large", type="t", key="b")) == (503, "overloaded")
+            assert get(client, "large", type="t", key="a").json()["value"] == "new"
+        whole = wait_until(lambda: get_if_ok(client, "large", type="t", key="b"), "the memory is free again")
+        assert whole.json()["value"] == "b" * 8_000_000
+
+
+def get_if_ok(client: httpx.Client, path: str, **query: str) -> httpx.Response | None:
+    response = get(client, path, **query)
+    return response if response.is_success else None
+
+
+def test_a_state_that_is_too_large() -> None:
+    with edge(DURABLE, state_bytes_max=200_000) as server, httpx.Client(timeout=LIMIT_S) as client:
+        client.base_url = httpx.URL(root_of(DURABLE, server))
+        for name in ("small", "large"):
+            assert client.put(f"/{name}", headers=JSON).status_code == 201
+        append(client, "small", upsert("t", "k"))
+        append(client, "large", *[upsert("t", str(key), json.dumps("x" * 1_000)) for key in range(150)])
+        for _ in range(2):
+            assert get(client, "small", type="t", key="k").status_code == 200
+            refused = get(client, "large", type="t", key="1")
+            assert problem(refused) == (409, "state-too-large")
+            assert "100000 bytes of memory, half of the limit state_bytes_max" in refused.json()["detail"]
+        metrics = httpx.get(f"http://{server.host}:{server.port}/metrics").text
+        assert (value_in(metrics, "headwater_states"), value_in(metrics, "headwater_state_builds_total")) == (2, 2)
+        assert 0 < value_in(metrics, "headwater_states_bytes") < 10_000
+        assert value_in(metrics, "headwater_live_readers", kind="state") == 1

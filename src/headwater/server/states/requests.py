@@ -14,6 +14,7 @@ import msgspec
 from headwater.engine.messages import FindRecords, Read, VisibleStream
 from headwater.errors import (
     EntityNotFoundError,
+    InvalidOffsetError,
     InvalidQueryError,
     NoStateError,
     OffsetTrimmedError,
@@ -43,7 +44,7 @@ from headwater.server.bodies import BodyFeed, cut
 from headwater.server.http import Buffer, Headers, Request, Response
 from headwater.server.references import parse_integer
 from headwater.server.service import Service
-from headwater.server.states.state import KeptState
+from headwater.server.states.state import Base, KeptState
 from headwater.server.streams.control import named_stream
 from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY, choose_coding, not_modified
 
@@ -67,7 +68,7 @@ class _Found(NamedTuple):
     """What was found in a state, and which state that was."""
 
     version: int
-    first: int
+    base: Base
     offset: Offset
     skipped: int
     entity: Entity | None = None
@@ -82,7 +83,8 @@ async def read_state(service: Service, request: Request, _: str) -> Response:
             f"there is no {query.type!r} with the key {query.key[:80]!r}", at=(found.offset.id, found.offset.position)
         )
     offset = format_offset(found.offset)
-    tag = f'"{found.version}:state:{found.first}:{found.offset.position}"'
+    base = f"{found.base.position}{'s' if found.base.is_snapshot else ''}"
+    tag = f'"{found.version}:state:{base}:{found.offset.position}"'
     response_headers: Headers = ((headers.NEXT_OFFSET, offset), NO_CACHE, VARY, SANDBOX)
     if (known := not_modified(request, response_headers, tag)) is not None:
         return known
@@ -159,13 +161,29 @@ async def _find(service: Service, request: Request, query: StateQuery) -> tuple[
         return stream, None
     if not _TIME.match(query.at):
         found = await service.engine.records(FindRecords(query.path, parse_offset(query.at), limit=1))
+        _check_no_part(found.stream, found.start)
         return found.stream, found.start
     at_ms = parse_instant("at", _ZONE.sub("+", query.at), InvalidQueryError)
     found = await service.engine.records(FindRecords(query.path, at_ms=at_ms, limit=1))
-    stream = found.stream
-    if found.start <= stream.first and stream.first:
-        raise stream.names.trimmed(stream.first, 0)
-    return stream, found.start
+    return found.stream, _position_at(found.stream, found.start, at_ms)
+
+
+def _check_no_part(stream: VisibleStream, position: int) -> None:
+    if position < 0 and position != stream.names.snapshot_at(position).start:
+        raise InvalidOffsetError(
+            "the offset is inside a snapshot that compaction has made, which is one state of the stream; use a later one"
+        )
+
+
+def _position_at(stream: VisibleStream, start: int, at_ms: int) -> int:
+    """The position of the state before a time. `start` is where a reader of the records from that time on begins: with
+    a snapshot if none of the records that are there is older."""
+    first = stream.first
+    if start > first or not first:
+        return max(start, first)
+    if any(one.next == first and one.through_ms < at_ms for one in stream.names.snapshots):
+        return first
+    raise stream.names.trimmed(first, 0)
 
 
 async def _check_no_table(service: Service, request: Request, path: str) -> None:
@@ -188,7 +206,7 @@ def _look_up(state: KeptState, query: StateQuery) -> _Found:
     else:
         entity = state.entities.get(query.type or "", query.key)
     stream, offset = state.follower.stream, state.offset
-    return _Found(max(stream.id, offset.id), state.first, offset, state.entities.skipped, entity, page)
+    return _Found(max(stream.id, offset.id), state.base, offset, state.entities.skipped, entity, page)
 
 
 # Responses

@@ -55,6 +55,28 @@ class Builds:
         return self._short if size_bytes <= STATE_SHORT_BYTES else self._long
 
 
+class Base(NamedTuple):
+    """What the events from a position on are folded into: a snapshot, or nothing."""
+
+    position: int
+    is_snapshot: bool
+
+    @classmethod
+    def of(cls, stream: VisibleStream, until: int | None) -> Base:
+        """The one of a state that is built now."""
+        for snapshot in reversed(stream.names.snapshots):
+            if until is None or snapshot.next <= until:
+                return cls(snapshot.next, is_snapshot=True)
+        return cls(stream.first, is_snapshot=False)
+
+    def is_left(self, stream: VisibleStream, now: Base) -> bool:
+        """Whether nothing was trimmed but what this base replaces. Compaction makes a snapshot of what is there, trims
+        that, and keeps the snapshot until something behind it is trimmed."""
+        if stream.first == self.position:
+            return now.is_snapshot or not self.is_snapshot
+        return stream.first < self.position
+
+
 class _Question(NamedTuple):
     """What a request asks, once everything before a position is applied."""
 
@@ -77,13 +99,14 @@ class KeptState(Pulled):
     ) -> None:
         """`folded` is called after each slice; it raises an error if the state has become too large."""
         extent = Extent.LIFE if until is None else Extent.RANGE
-        self.first = stream.first  # the position from which the stream was read
-        super().__init__(engine, "state", stream, self.first, bytes_max=STATE_READ_BYTES, until=until, extent=extent)
+        begin = stream.names.begin(stream.first, until)
+        super().__init__(engine, "state", stream, begin, bytes_max=STATE_READ_BYTES, until=until, extent=extent)
         self.until = until
         self.kept_as = (stream.id, until)
         self.entities = Entities()
-        self.position = self.first  # up to which everything is applied
-        self.offset: Offset = stream.offset(self.first)  # of the position
+        self.base = Base.of(stream, until)
+        self.position = begin  # up to which everything is applied
+        self.offset: Offset = stream.offset(begin)  # of the position
         self.used_s = 0.0
         self.counted_bytes = 0
         self._builds = builds
@@ -115,6 +138,14 @@ class KeptState(Pulled):
     def is_at(self, position: int) -> bool:
         """Whether a question would be answered at once."""
         return self._failure is None and not self._in_thread and self.position >= position
+
+    def is_whole(self, stream: VisibleStream) -> bool:
+        """Whether a state that is built now would be the same. A snapshot that was made since changes nothing."""
+        now = Base.of(stream, self.until)
+        if not self.base.is_left(stream, now):
+            return False
+        self.base = max(self.base, now)
+        return True
 
     def open(self) -> None:
         self.follower.open()
@@ -210,7 +241,8 @@ class KeptState(Pulled):
 
     async def _read(self) -> None:
         try:
-            async with self._builds.turn(self._goal - self.position, past=self.until is not None):
+            lacking_bytes = self.follower.stream.size(self.position, self._goal)
+            async with self._builds.turn(lacking_bytes, past=self.until is not None):
                 await self._read_on()
         except HeadwaterError as error:
             self.close(error)

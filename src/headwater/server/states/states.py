@@ -79,8 +79,8 @@ class States(KeptViews[KeptState]):
 
     def _state(self, engine: Engine, limits: Limits, stream: VisibleStream, until: int | None) -> KeptState:
         state = self._views.get((stream.id, until))
-        if state is not None and state.first < stream.first:  # what was trimmed since is not part of the state
-            state.close(stream.names.trimmed(stream.first, state.first))
+        if state is not None and not state.is_whole(stream):  # what was trimmed since is not part of the state
+            state.close(stream.names.trimmed(stream.first, state.base.position))
         if state is None or state.is_over:
             if until is not None:
                 self._make_room_for_past()

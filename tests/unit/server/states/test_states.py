@@ -27,8 +27,10 @@ from headwater.server.states import States
 from headwater.server.states.state import KeptState
 from headwater.store.memory import MemoryStore
 from headwater.store.pieces import Piece
+from tests.unit.engine.snapshots import compact
+from tests.unit.engine.test_compacting import FAST, Today
 from tests.unit.engine.test_engine import with_engine
-from tests.waiting import wait_for_async
+from tests.waiting import wait_for_async, wait_until_async
 
 TYPE = "application/json"
 
@@ -234,6 +236,44 @@ def test_what_was_trimmed_is_not_part_of_the_state(during: bool) -> None:
         assert await counted(engine, states) == 3
 
     with_stream(body, store)
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_compacted_stream_has_the_same_state_and_its_snapshot_is_read_only_if_need_be(is_seen: bool) -> None:
+    clock = Today()
+
+    async def body(engine: Engine) -> None:
+        states = States()
+        tails = [await append(engine, events(1, number % 3, str(number))) for number in range(9)]
+        assert await counted(engine, states) == 3
+        await compact(engine, "s", [events(3, 0, "0")], tails[5])
+        assert await states.ask_at(engine, Limits(), await find(engine), tails[1], count) == 2
+        assert states.builds == 2
+        if is_seen:
+            assert await counted(engine, states) == 3
+        clock.pass_grace()
+        await wait_until_async(lambda: first_is(engine, tails[5]))
+        assert await counted(engine, states) == 3
+        assert states.builds == (2 if is_seen else 3)
+        states.drop_idle()
+        assert await counted(engine, states) == 3  # from the snapshot
+        assert await states.ask_at(engine, Limits(), await find(engine), tails[6], values) == ["6", "0", "0"]
+        await append(engine, events(1, 7))
+        assert await counted(engine, states) == 4
+        await engine.trim("s", before=(await find(engine)).offset(tails[5]))  # it is already
+        assert await counted(engine, states) == 4
+        await engine.trim("s", before=(await find(engine)).offset(tails[8]))
+        assert await counted(engine, states) == 1
+
+    with_stream(body, clock=clock, limits=FAST)
+
+
+def values(kept: KeptState) -> list[str]:
+    return [bytes(entity.value).decode() for entity in kept.entities.page(None, b"", 100, 1_000).entities]
+
+
+async def first_is(engine: Engine, first: int) -> bool:
+    return (await find(engine)).first == first
 
 
 def test_a_failed_read_fails_the_request_and_the_next_one_builds_again() -> None:
