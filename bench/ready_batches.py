@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headwater.client import Client
+from headwater.client.fetching import fetch
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.fetching import fetch
 
 BATCH = 64 * 1024
 

@@ -146,6 +146,18 @@ class OptionError(ClientError):
     )
 
 
+class MissingExtraError(ClientError):
+    title = "A package is missing"
+    advice = "Install it with: pip install '.[sql]' in a checkout of Headwater."
+
+
+class SqlError(ClientError):
+    """A query cannot be run, or its data does not fit the types of its columns."""
+
+    title = "The query failed"
+    advice = "The detail says what to change in the query."
+
+
 class SparkStartError(ClientError):
     title = "Spark did not start"
     advice = "Check that the master of Spark runs and that this machine has memory for it, then try again."

@@ -24,7 +24,6 @@ SPARK_GATHERED_BYTES = 64 * 1024 * 1024  # of rows that a task holds, all target
 SPARK_STAGED_TTL_S = 7 * 86_400  # of rows that a task staged and the driver did not publish
 SPARK_CONNECT_ATTEMPTS_MAX = 3  # of the check before a query starts, so that a mistyped URL fails fast
 SPARK_RETRY_MAX_S = 5.0  # between two attempts
-SPARK_HEAD_BYTES_MAX = 64 * 1024  # of the headers of a response
 SPARK_FREE_BYTES_KEPT = 256 * 1024 * 1024  # freed memory that a worker does not return to the kernel
 SPARK_WRITE_ID_BYTES_MAX = 128
 SPARK_JAVA_VERSION_S = 60.0  # timeout of `java -version`

@@ -12,16 +12,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from headwater.client import Client, Reader, Stream
+from headwater.client.columns.records import Numbers
+from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import Position
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
-from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import KEEPING, BadEvents, ReadOptions, StateReadOptions
 from headwater.spark.positions import StreamRange, byte_position
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.snapshots import placed, rows_of, with_needed
-from headwater.spark.times import AppendTimes, Numbers
+from headwater.spark.times import AppendTimes
 
 STREAM_COLUMNS = {
     "stream": "STRING",

@@ -12,9 +12,9 @@ from msgspec import UNSET, UnsetType
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headwater.client.columns.texts import check_text, sizes, text_column, texts
 from headwater.protocol.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder, split_messages
 from headwater.spark.options import BadEvents, StateReadOptions
-from headwater.spark.texts import check_text, sizes, text_column, texts
 from headwater.spark.values import TypedDecoder, ValueDecoder
 
 VALUES = ("value", "old_value")  # columns whose type the user chooses

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 from pyspark.sql.types import BinaryType, DoubleType, FloatType, StringType, StructType, VariantType
 
+from headwater.client.columns.texts import check_text, join
 from headwater.errors import InvalidEventError, InvalidPathError, MessageError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.log.json_framing import split_array
 from headwater.protocol.state.events import control_event, parse_event
 from headwater.protocol.streams.paths import RESERVED, parse_path, quote_path
 from headwater.spark.options import JOURNAL_ROOT, NonFinite
-from headwater.spark.texts import check_text, join
 from headwater.spark.values import holds, to_json, variant_json, with_finite
 
 _EVENT = ("type", "key", "operation", "value", "old_value", "txid", "timestamp", "control", "control_offset")

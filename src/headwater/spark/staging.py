@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from headwater import limits
 from headwater.client import Client, ProducerTuple
+from headwater.client.columns.texts import join
 from headwater.errors import (
     BodyTooLargeError,
     HeadwaterError,
@@ -23,7 +24,6 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind
 from headwater.spark.options import JOURNAL_ROOT
-from headwater.spark.texts import join
 
 BYTES = "application/octet-stream"
 BRACKETS = 2  # around the rows of an append of JSON

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from headwater.client.codecs import encode_json
 from headwater.protocol.state.events import ChangeEvent, ChangeHeaders, Operation, change_headers
-from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of, unknown_fields
+from headwater.state.schemas import Schema, fingerprint_of, json_name, schema_of, unknown_fields, value_type_of
 
 if TYPE_CHECKING:
     from headwater.state.tables import StateTable
@@ -81,6 +81,11 @@ class Collection(Generic[T]):
         self._key_in_json = json_name(self.schema, key)
         self._takes_anything = isinstance(self.schema, msgspec.json.Decoder) and self.schema.type in (Any, dict)
         self.check_fields(self.indexes)
+
+    @property
+    def value_type(self) -> Any:
+        """The type of the values, if the schema is one; Any otherwise."""
+        return value_type_of(self.schema)
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Collection[T]: ...

@@ -73,6 +73,13 @@ def json_name(schema: Schema[Any], field: str) -> str:
     return field
 
 
+def value_type_of(schema: Schema[Any]) -> Any:
+    """The type that a schema decodes to; Any if it is not known."""
+    if isinstance(schema, msgspec.json.Decoder):
+        return schema.type
+    return schema.model if isinstance(schema, _PydanticSchema) else Any
+
+
 def unknown_fields(schema: Schema[Any], names: Iterable[str]) -> list[str]:
     """Those of the names that no value has as an attribute. Empty if the schema is neither a Struct nor a dataclass."""
     kind = schema.type if isinstance(schema, msgspec.json.Decoder) else None
@@ -166,10 +173,10 @@ class _PydanticSchema(_OwnSchema):
 
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
         self.fingerprint = _stable(self._adapter.json_schema())
-        self._model = model
+        self.model = model
 
     def json_name(self, field: str) -> str:
-        known = getattr(self._model, "model_fields", {}).get(field)
+        known = getattr(self.model, "model_fields", {}).get(field)
         alias = None if known is None else known.validation_alias or known.alias
         return alias if isinstance(alias, str) else field
 

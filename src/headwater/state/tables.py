@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from headwater.client.arrow import require_pyarrow
 from headwater.protocol.state.events import ChangeHeaders
 from headwater.state.definitions import Collection
 from headwater.state.queries import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -122,6 +126,17 @@ class StateTable(Mapping[str, T]):
     def rows(self) -> dict[str, T]:
         """A copy of all rows, as of one moment."""
         return dict(self._pairs())
+
+    def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """A copy of all rows as an Arrow table: `key`, and the fields of the schema with their types.
+
+        If the schema does not say the fields, as a function or `dict`, the columns are `key` and `value`, as JSON text.
+        Needs pyarrow (extra `sql`).
+        """
+        require_pyarrow()
+        from headwater.state.columns import arrow_table
+
+        return arrow_table(self.definition, self._pairs(), columns)
 
     def by(self, **fields: Any) -> dict[str, T]:
         """Return the rows whose fields equal these, through an index if there is one for any of them."""

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.client import Client
+from headwater.client.fetching import fetch
 from headwater.errors import HeadwaterError, NetworkError, OptionError, UnauthorizedError
 from headwater.log.content import ContentKind
 from headwater.spark.columns import RangeReader
-from headwater.spark.fetching import fetch
 from headwater.spark.options import ReadOptions, read_options, write_options
 from headwater.spark.planning import Planner
 from headwater.spark.publishing import Publisher

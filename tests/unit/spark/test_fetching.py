@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client
+from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.errors import MessageError
 from headwater.positions import Position
 from headwater.spark.columns import RangeReader
-from headwater.spark.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.spark.options import read_options
 from headwater.spark.planning import Planner
 from headwater.spark.positions import StreamRange

@@ -32,11 +32,11 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
+from headwater.client.columns.texts import join, text_column
 from headwater.errors import InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind
 from headwater.spark.options import NonFinite
 from headwater.spark.rows import MessageEncoder, checked_json
-from headwater.spark.texts import join, text_column
 
 JSON = st.recursive(
     st.none()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import UNSET
 
 from headwater import limits
-from headwater.client import entities, flows, retaining
+from headwater.client import arrow, entities, flows, retaining
 from headwater.client.aio.producer import AsyncProducer
 from headwater.client.aio.reader import AsyncReader
 from headwater.client.codecs import JSON
@@ -24,13 +25,17 @@ from headwater.client.reading import LiveMode, Reading
 from headwater.client.restarting import OnGone
 from headwater.client.retaining import CompactionReport, FlagChange, NumberChange, RetentionChange
 from headwater.client.session import Session
+from headwater.errors import DataLossError, ProtocolError
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
 from headwater.positions import BEGINNING, Position
 from headwater.protocol.state.as_events import RecordFormat
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headwater.client.aio.client import AsyncClient
+    from headwater.client.columns.records import RecordPart
 
 T = TypeVar("T")
 
@@ -388,6 +393,79 @@ class AsyncStream:
             lambda position: Reading(self._session, self.url, type, position, until, live, on_gone=on_gone),
             Position.at(offset).after(skip),
         )
+
+    async def batches(
+        self,
+        *,
+        offset: str | datetime = BEGINNING,
+        until: str | datetime | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Iterate over the stream as Arrow record batches, from an offset or time up to `until` or the current tail.
+
+        A row is a message of a JSON stream, or an append of another stream. The columns are `offset`, from which a read
+        begins with the append of the row, `time`, when it was appended, and `value`: JSON as it was written, text, or
+        bytes. The default is `offset` and `value`; only what is asked for is fetched. A batch has the rows of one
+        response, so the memory that is needed does not depend on the length of the stream.
+
+        Needs pyarrow (extra `sql`). On servers without record times, `time` is null, and `offset` is one at or before
+        the row.
+        """
+        reading = arrow.message_columns(columns, self.content_type or (await self.head()).content_type)
+        begin = await self.offset_at(offset) if isinstance(offset, datetime) else offset
+        end = await self.offset_at(until) if isinstance(until, datetime) else until or (await self.head()).tail_offset
+        reading.has_records = self.path is not None
+        async with (
+            contextlib.aclosing(self._record_parts(begin, end)) as parts,
+            self.read(type=reading.type, offset=begin, until=end) as reader,
+        ):
+            before = reader.position
+            async for batch in reader.batches():
+                while reading.needs_records(batch.items):
+                    reading.add(await self._next_part(parts, reading.is_started))
+                made = reading.batch(batch.items, before)
+                before = batch.position
+                if made is not None:
+                    yield made
+            if reader.offset != end and not isinstance(until, str):
+                raise DataLossError(f"{self.path or self.url} ended at {reader.offset}, before {end}")
+
+    async def arrow(
+        self,
+        *,
+        offset: str | datetime = BEGINNING,
+        until: str | datetime | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Return the same as one Arrow table, which takes as much memory as its rows.
+
+        table = client.stream("orders").arrow(columns=["time", "value"])
+        """
+        import pyarrow as pa
+
+        schema = arrow.message_columns(columns, self.content_type or (await self.head()).content_type).schema
+        made = [batch async for batch in self.batches(offset=offset, until=until, columns=columns)]
+        return pa.Table.from_batches(made, schema)
+
+    async def _next_part(self, parts: AsyncIterator[RecordPart], is_started: bool) -> RecordPart | None:
+        """The next records; None if there are none, or if the server has no record times."""
+        try:
+            return await anext(parts, None)
+        except ProtocolError:
+            if is_started:
+                raise
+            return None
+
+    async def _record_parts(self, offset: str, until: str) -> AsyncGenerator[RecordPart, None]:
+        """The records of a range as columns."""
+        from headwater.client.columns.records import has_one_id, part_of_records, part_of_times
+
+        async for page in self.record_times(offset=offset, until=until):
+            if has_one_id(page):
+                yield part_of_times(page)
+            else:
+                records = self.records(offset=page.offset, until=page.next_offset)
+                yield part_of_records([record async for record in records])
 
     def producer(
         self,

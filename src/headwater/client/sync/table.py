@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from headwater import limits
-from headwater.client import flows, mirroring, retaining, table_reading, tables
+from headwater.client import arrow, flows, mirroring, retaining, table_reading, tables
 from headwater.client import nurls as notifying
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
@@ -30,6 +30,8 @@ from headwater.protocol.tables.repairing import changes_between
 from headwater.protocol.tables.rows import Row
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headwater.client.sync.client import Client
 
 
@@ -232,6 +234,45 @@ class Table:
         query = {"until_id": None if until_id is None else str(until_id), "timeout": AT_ONCE}
         reading = TableReading(self._session, self.url, following, query, on_gone=on_gone)
         return TableReader(self._client, reading)
+
+    def batches(
+        self,
+        *,
+        since_id: int = 0,
+        until_id: int | None = None,
+        active: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Iterate over the current rows as Arrow record batches: those above `since_id`, up to `until_id`.
+
+        The columns are `seqno`, `timestamp`, `action`, `key` and `record`; the default is all of them. With `active`
+        they are the last rows of the keys that are not deleted, as of one moment. Needs pyarrow (extra `sql`).
+        """
+        made = arrow.row_columns(columns, self._known_type().escape)
+        if active:
+            live = list(self.active().values())
+            yield made.of_rows([row for row in live if since_id < row.seqno <= (until_id or row.seqno)])
+            return
+        with self.rows(since_id=since_id, until_id=until_id) as reader:
+            for rows in reader.batches():
+                if rows:
+                    yield made.of_rows(rows)
+
+    def arrow(
+        self,
+        *,
+        since_id: int = 0,
+        until_id: int | None = None,
+        active: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Return the same as one Arrow table."""
+        arrow.require_pyarrow()
+        import pyarrow as pa
+
+        batches = self.batches(since_id=since_id, until_id=until_id, active=active, columns=columns)
+        schema = arrow.row_columns(columns, self._known_type().escape).schema
+        return pa.Table.from_batches(list(batches), schema)
 
     def follow(
         self,

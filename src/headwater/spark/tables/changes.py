@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
+from headwater.client.columns.texts import join
 from headwater.errors import InvalidChangeError, SchemaError
 from headwater.protocol.tables.changes import parse_changes
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import ADD, DELETE
 from headwater.spark.tables.columns import COLUMNS
-from headwater.spark.texts import join
 
 _GIVEN_BY_SERVER = ("seqno", "timestamp")  # the columns of a table that was read; the sink ignores them
 _ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))

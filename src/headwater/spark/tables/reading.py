@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater import limits
 from headwater.client import Client, Table
+from headwater.client.columns.rows import RowColumns
 from headwater.client.session import LOOPBACK, with_query
 from headwater.client.table_reading import AT_ONCE
 from headwater.client.transport import POOL
@@ -26,7 +28,6 @@ from headwater.protocol.encodings import GZIP, IDENTITY
 from headwater.protocol.inflating import Inflater
 from headwater.protocol.tables.content_type import format_table_type, parse_answer_type
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.tables.columns import RowColumns
 from headwater.spark.tables.places import RowRange
 
 
@@ -37,7 +38,7 @@ class RowRangeReader:
         self._connection = connection
         self._client = client
         self._name = table
-        self._schema = schema
+        self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def read(self, part: RowRange) -> Iterator[pa.RecordBatch]:
         table = self._client.table(self._name, table_type=part.table_type)

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
+from headwater.client.columns.texts import join
 from headwater.errors import SchemaError
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.escaping import Escape
 from headwater.spark.tables.changes import ChangeEncoder, check_change_columns
 from headwater.spark.tables.columns import SCHEMA
-from headwater.spark.texts import join
 
 TEXT = StringType()
 
