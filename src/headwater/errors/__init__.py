@@ -110,7 +110,8 @@ HeadwaterError
     ├── ForkedError                      a producer, a database or an httpx client of the parent process was used
     ├── OptionError                      an option of the server, a job, a source or a sink is missing or invalid
     ├── MissingExtraError                a package is not installed that a feature needs
-    ├── SqlError                         a query cannot be run, or a message does not fit the type of its column
+    ├── SqlError                         a query cannot be run
+    │   └── SqlDataError                 a message does not fit the type of its column, or an expression fails
     ├── SchemaError                      a DataFrame has other columns than the source or sink needs
     │   └── PartialWriteError            a target refused rows of a batch, and may have accepted others of it
     ├── UnsupportedTableError            a Delta table uses a feature of Delta that the jobs do not know

@@ -152,10 +152,14 @@ class MissingExtraError(ClientError):
 
 
 class SqlError(ClientError):
-    """A query cannot be run, or its data does not fit the types of its columns."""
+    """A query cannot be run."""
 
     title = "The query failed"
-    advice = "The detail says what to change in the query."
+    advice = "See: headwater sql --help."
+
+
+class SqlDataError(SqlError):
+    """A message does not fit the type of its column, or an expression cannot be computed."""
 
 
 class SparkStartError(ClientError):

@@ -102,3 +102,17 @@ DEMO_BAD_SHARE = 0.01
 DEMO_LATE_BY_MAX = 300  # events
 ENTITIES_PAGE = 1_000  # entities of a state, requested at a time
 COMPACTION_ANSWER_TIMEOUT_S = 3_600.0  # for the answer to a request to compact a stream now
+
+# SQL
+SQL_SAMPLE_MESSAGES = 1000  # from each place of a stream, for the types of its fields
+SQL_SAMPLE_BYTES = 1024 * 1024  # a longer range is sampled in several places
+SQL_SAMPLED_STREAMS = 16  # of a glob
+SQL_SUGGESTED_PATHS = 1000  # looked at for a path that is similar to one that does not exist
+SQL_BODY_ROWS = 10_000  # of a state or a table, in one batch
+SQL_RETRY_S = 30.0  # of consecutive failures, after which a query ends
+SQL_TABLE_ROWS = 1000  # printed as a table; more need --rows or another format
+SQL_OUTPUT_ROWS = 100_000  # of a result, in one batch
+SQL_FOLLOW_S = 1.0  # between two runs of a query that is followed
+SQL_FOLLOW_ROWS_MAX = 1_000_000  # of a result that is followed, which is in memory
+SQL_FOLLOW_IDLE_S = 5.0  # between two looks at tables, which a query follows
+SQL_HISTORY_LINES = 1000

@@ -1,0 +1,97 @@
+"""A query that is repeated as data arrives: tables are printed again, CSV and JSON continue with new rows."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater import limits
+from headwater.cli.output import say, write
+from headwater.cli.sql.output import Sink, json_lines, print_rows, rows_of, write_csv
+from headwater.errors import SqlError
+
+if TYPE_CHECKING:
+    from headwater.sql import Answer, SqlSession
+
+
+class _Whole:
+    """A result that is in memory, so that it can be compared with the next one."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.schema, self.json_columns = answer.schema, answer.json_columns
+        self._batches: list[pa.RecordBatch] = []
+        count = 0
+        for batch in answer.batches():
+            self._batches.append(batch)
+            count += batch.num_rows
+            if count > limits.SQL_FOLLOW_ROWS_MAX:
+                raise SqlError(
+                    f"a result that is followed is kept in memory, and may have {limits.SQL_FOLLOW_ROWS_MAX:,} rows; "
+                    "aggregate it, or read newer data only: stream('PATH', since := '1h')"
+                )
+
+    def batches(self) -> list[pa.RecordBatch]:
+        return self._batches
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return [row for batch in self._batches for row in rows_of(batch)]
+
+
+def follow(session: SqlSession, text: str, sink: Sink) -> None:
+    """Print a result, and again what is new in it, until the process is interrupted."""
+    before: _Whole | None = None
+    known: Counter[str] = Counter()
+    while True:
+        result = _Whole(session.query(text))
+        if not result.answer.streams and not result.answer.tables:
+            raise SqlError("the query reads no stream and no table, so there is nothing to follow")
+        if sink.format == "table":
+            if before is None or before.rows() != result.rows():
+                if sys.stdout.isatty() or before is not None:
+                    say(f"-- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+                print_rows(result, sink.rows_max)
+                sys.stdout.flush()
+            before = result
+        else:
+            known = _print_new(result, known, sink.format, is_first=before is None)
+            before = result
+        while not session.has_new_data(result.answer):
+            time.sleep(limits.SQL_FOLLOW_S)
+
+
+def _print_new(result: _Whole, known: Counter[str], form: str, *, is_first: bool) -> Counter[str]:
+    """Print the rows that the last result did not have, and return those of this one."""
+    now: Counter[str] = Counter()
+    new: list[pa.RecordBatch] = []
+    for batch in result.batches():
+        are_new = []
+        for row in rows_of(batch):
+            key = repr(row)
+            now[key] += 1
+            are_new.append(now[key] > known[key])
+        new.append(batch.filter(pa.array(are_new, pa.bool_())))
+    if form == "json":
+        for batch in new:
+            write(b"".join(json_lines(result, rows_of(batch))))
+    else:
+        text = io.BytesIO()
+        write_csv(_Part(result, new), text, has_header=is_first)
+        write(text.getvalue())
+    return now
+
+
+class _Part:
+    """Some rows of a result."""
+
+    def __init__(self, result: _Whole, batches: list[pa.RecordBatch]) -> None:
+        self.schema, self.json_columns, self._batches = result.schema, result.json_columns, batches
+
+    def batches(self) -> list[pa.RecordBatch]:
+        return self._batches

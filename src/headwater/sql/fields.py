@@ -1,0 +1,133 @@
+"""The fields of JSON messages as typed columns.
+
+Types come from a sample. DuckDB parses a whole response at once and takes only the fields that a query uses: scalars as
+text, which is then cast. A value that does not fit its type is an error that names the field and the value, because a
+rounded number or a null would be a wrong answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headwater.sql.references import quoted_name
+
+TEXT, WHOLE, HUGE, REAL, TRUTH, TREE = "VARCHAR", "BIGINT", "HUGEINT", "DOUBLE", "BOOLEAN", "JSON"
+_INT64, _INT128 = 2**63, 2**127
+_NESTED = ("STRUCT", "MAP", "JSON", "[")
+
+
+class SampledField(msgspec.Struct, frozen=True):
+    """A field of JSON objects: its name there, its column, and the type of the column."""
+
+    key: str
+    column: str
+    type: str
+
+
+def sampled_types(messages: Iterable[Any]) -> dict[str, str | None]:
+    """The fields of the objects among messages, in the order in which they appear; None for what was always null."""
+    types: dict[str, str | None] = {}
+    for message in messages:
+        if isinstance(message, dict):
+            for key, value in message.items():
+                types[key] = _common(types.get(key), _type_of(value))
+    return types
+
+
+def merged(first: dict[str, str | None], second: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The fields of two samples."""
+    for key, kind in second.items():
+        first[key] = _common(first.get(key), kind)
+    return first
+
+
+def _type_of(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return TRUTH
+    if isinstance(value, int):
+        return WHOLE if -_INT64 <= value < _INT64 else HUGE if -_INT128 < value < _INT128 else TEXT
+    if isinstance(value, float):
+        return REAL
+    return TEXT if isinstance(value, str) else TREE
+
+
+def _common(first: str | None, second: str | None) -> str | None:
+    """The type that holds the values of both."""
+    if first is None or second is None or first == second:
+        return first or second
+    if {first, second} == {WHOLE, HUGE}:
+        return HUGE
+    if {first, second} == {WHOLE, REAL}:
+        return REAL
+    return TREE if TREE in (first, second) else TEXT  # text of any scalar, such as 12345678901234567890 and 0.5
+
+
+def as_columns(types: Mapping[str, str | None], taken: Sequence[str] = ()) -> list[SampledField]:
+    """A column for each field, except one with an empty name. SQL ignores case, so a name that is taken gets a number."""
+    used = {name.lower() for name in taken}
+    fields = []
+    for key, kind in types.items():
+        if not key:
+            continue
+        column, number = key, 0
+        while column.lower() in used:
+            number += 1
+            column = f"{key}_{number}"
+        used.add(column.lower())
+        fields.append(SampledField(key, column, kind or TREE))
+    return fields
+
+
+def parsed(fields: Sequence[SampledField], body: str) -> tuple[list[str], list[str]]:
+    """Expressions of lists with the used fields of each message of a JSON array, and those of the columns over an
+    element of each list, which is called `u0`, `u1` and so on. Fields of one list differ by more than case."""
+    groups: list[dict[str, SampledField]] = []
+    for field in fields:
+        group = next((group for group in groups if field.key.lower() not in group), None)
+        if group is None:
+            groups.append(group := {})
+        group[field.key.lower()] = field
+    lists: list[str] = []
+    columns: dict[str, str] = {}
+    for number, group in enumerate(groups):
+        shape = {field.key: TREE if _is_nested(field.type) else TEXT for field in group.values()}
+        lists.append(f"from_json({body}, {quoted_text(json.dumps([shape]))})")
+        for field in group.values():
+            text = f"struct_extract(u{number}, {quoted_text(field.key)})"
+            columns[field.column] = f"{_cast(field, text)} AS {quoted_name(field.column)}"
+    return lists, [columns[field.column] for field in fields]
+
+
+def _is_nested(kind: str) -> bool:
+    return any(word in kind.upper() for word in _NESTED)
+
+
+def _cast(field: SampledField, text: str) -> str:
+    """The value of a field in its type; an error for one that does not fit."""
+    kind = field.type
+    if kind in (TEXT, TREE):
+        return text
+    cast = f"TRY_CAST({text} AS {kind})"
+    fault = f"{cast} IS NULL"
+    if kind.upper() in _INTEGERS:  # a cast would round 1.5
+        fault = f"(contains({text}, '.') AND NOT ends_with({text}, '.0')) OR {fault}"
+    says = f"the field {field.key} is {kind} in the sample, and a message has "
+    way = f"; give its type: stream('PATH', types := '{quoted_name(field.key)} VARCHAR')"
+    failure = f"error({quoted_text(says)} || {text}[:80] || {quoted_text(way)})"
+    return f"CASE WHEN {text} IS NULL THEN NULL WHEN {fault} THEN {failure}::{kind} ELSE {cast} END"
+
+
+_INTEGERS = (
+    *("BIGINT", "HUGEINT", "INTEGER", "INT", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "USMALLINT", "UTINYINT"),
+    *("INT8", "INT4", "INT2", "INT1", "LONG", "SIGNED", "UHUGEINT"),
+)
+
+
+def quoted_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

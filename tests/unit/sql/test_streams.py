@@ -1,0 +1,321 @@
+"""Streams as tables of SQL: names, columns, types, ranges, and what goes wrong in between."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from headwater.client import Client
+from headwater.errors import HeadwaterError, SqlDataError, SqlError
+from headwater.sql import SqlSession
+from tests.unit.sql.conftest import Ask
+
+LARGE = 2**53 + 1
+HUGE = 2**70 + 1
+TOO_LARGE = 10**50 + 1
+
+
+def test_fields_are_typed_columns(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(
+        messages=[
+            {"n": LARGE, "x": 1, "ok": True, "text": "a", "tree": {"deep": [1]}, "huge": HUGE, "none": None},
+            {"n": -1, "x": 0.5, "more": "2026-01-08"},
+        ]
+    )
+    types = dict(ask(f"SELECT column_name, column_type FROM (DESCRIBE FROM '{prefix}')"))
+    assert types == {
+        "n": "BIGINT",
+        "x": "DOUBLE",
+        "ok": "BOOLEAN",
+        "text": "VARCHAR",
+        "tree": "JSON",
+        "huge": "HUGEINT",
+        "none": "JSON",
+        "more": "VARCHAR",
+    }
+    assert ask(f"SELECT n, x, huge::VARCHAR, tree->>'$.deep[0]', more::DATE::VARCHAR FROM '{prefix}' ORDER BY n") == [
+        (-1, 0.5, None, None, "2026-01-08"),
+        (LARGE, 1.0, str(HUGE), "1", None),
+    ]
+    assert ask(f"SELECT count(*) FROM '{prefix}'") == [2]
+
+
+def test_numbers_that_no_type_holds_are_text(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"n": TOO_LARGE, "mixed": "a"}, {"n": 1, "mixed": 5}])
+    assert ask(f"SELECT n, mixed FROM '{prefix}'") == [(str(TOO_LARGE), "a"), ("1", "5")]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "wording"),
+    [
+        (1, 1.5, "the field n is BIGINT in the sample, and a message has 1.5"),
+        (1, 2**63, f"a message has {2**63}"),
+        (1, "many", "a message has many"),
+        (1, {"a": 1}, 'a message has {"a":1}'),
+        (1.5, "x", "the field n is DOUBLE in the sample, and a message has x"),
+        (True, "maybe", "the field n is BOOLEAN in the sample"),
+    ],
+)
+def test_a_later_message_of_another_type_is_an_error(
+    client: Client, ask: Ask, prefix: str, first: object, later: object, wording: str
+) -> None:
+    stream = client.stream(prefix)
+    stream.create(messages=[{"n": first}] * 1000)
+    stream.append({"n": later})
+    with pytest.raises(SqlDataError) as raised:
+        ask(f"SELECT max(n) FROM '{prefix}'")
+    assert wording in str(raised.value)
+    assert "types := '\"n\" VARCHAR'" in str(raised.value)
+    assert ask(f"SELECT count(*) FROM '{prefix}'") == [1001]
+    assert len(ask(f"SELECT DISTINCT n FROM stream('{prefix}', types := 'n VARCHAR')")) == 2
+
+
+def test_whole_numbers_may_be_written_as_decimals(client: Client, ask: Ask, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create(messages=[{"n": 1}] * 1000)
+    stream.append_body(b'[{"n": 2.0}, {"n": 1e3}, {"n": null}, {}, 7, [1], "text", null]')
+    assert ask(f"SELECT n FROM '{prefix}' OFFSET 1000") == [2, 1000, None, None, None, None, None, None]
+
+
+def test_types_can_be_given(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"moment": "2026-01-08T00:00:00Z", "tree": {"a": 1, "b": [1, 2]}}])
+    types = "moment TIMESTAMPTZ, tree STRUCT(b BIGINT[]), late DOUBLE"
+    query = f"SELECT moment, tree.b, late FROM stream('{prefix}', types := '{types}')"
+    assert ask(query) == [(datetime(2026, 1, 8, tzinfo=UTC), [1, 2], None)]
+    for wrong in ("n NOTHING", "n", "1); DROP"):
+        with pytest.raises(SqlError, match="types are names and types"):
+            ask(f"FROM stream('{prefix}', types := '{wrong}')")
+
+
+def test_fields_that_differ_by_case_or_look_like_sql(client: Client, ask: Ask, prefix: str) -> None:
+    message = {"id": 1, "ID": 2, "Id": 3, 'a"b': 4, "c'd": 5, "select": 6, "e.f": 7, "$.x": 8, "körper": 9, "": 10}
+    client.stream(prefix).create(messages=[message])
+    columns = 'id, "ID_1", "Id_2", "a""b", "c\'d", "select", "e.f", "$.x", "körper"'
+    assert ask(f"SELECT {columns} FROM '{prefix}'") == [tuple(range(1, 10))]
+    assert ask(f"SELECT * FROM '{prefix}'") == [tuple(range(1, 10))]
+
+
+def test_hidden_columns(client: Client, ask: Ask, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create()
+    stream.append_body(b'[{"n": 1.50}, {"n":2}]')
+    stream.append({"n": 3})
+    first, second = stream.records()
+    rows = ask(f"SELECT _stream, _offset, _time, _value, n FROM '{prefix}'")
+    assert rows == [
+        (prefix, first.offset, first.time, '{"n": 1.50}', 1.5),
+        (prefix, first.offset, first.time, '{"n":2}', 2),
+        (prefix, second.offset, second.time, '{"n":3}', 3),
+    ]
+    assert ask(f"SELECT n FROM '{prefix}' WHERE _offset > '{first.offset}'") == [3]
+    assert ask(f"SELECT * FROM '{prefix}'") == [1.5, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["it's", "'; DROP TABLE x; --", 'a "quoted" one', "dots.and spaces", "ünï/çø∂é", "x.csv", "100%", "a;b", "-- c"],
+)
+def test_paths_that_look_like_sql(client: Client, ask: Ask, prefix: str, name: str) -> None:
+    path = f"{prefix}/{name}"
+    client.stream(path).create(messages=[{"n": 1}])
+    text, quoted = path.replace("'", "''"), path.replace('"', '""')
+    assert ask(f"SELECT n FROM '{text}'") == [1]
+    assert ask(f'SELECT "{quoted}".n FROM "{quoted}"') == [1]
+    assert ask(f"SELECT s.n FROM stream('{text}') s, \"{quoted}\" t WHERE s.n = t.n") == [1]
+
+
+def test_globs(client: Client, ask: Ask, prefix: str) -> None:
+    for name in ("a", "b", "b/c"):
+        client.stream(f"{prefix}/{name}").create(messages=[{"name": name}])
+    client.stream(f"{prefix}/b").append({"name": "b", "more": 1})
+    assert ask(f"SELECT _stream, name FROM '{prefix}/*' ORDER BY ALL") == [
+        (f"{prefix}/a", "a"),
+        (f"{prefix}/b", "b"),
+        (f"{prefix}/b", "b"),
+    ]
+    assert ask(f"SELECT count(*), count(more) FROM '{prefix}/**'") == [(4, 1)]
+    client.stream(f"{prefix}/text").create(content_type="text/plain")
+    with pytest.raises(SqlError, match=r"several kinds, '.*/b' \(json\) and '.*/text' \(text\)"):
+        ask(f"FROM '{prefix}/*'")
+    with pytest.raises(SqlError, match="there is no stream, table or file"):
+        ask(f"FROM '{prefix}/none/*'")
+
+
+def test_a_path_with_the_characters_of_a_glob(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(f"{prefix}/[a]*").create(messages=[{"n": 1}])
+    assert ask(f"SELECT n FROM '{prefix}/[a]*'") == [1]
+
+
+def test_a_stream_is_scanned_as_often_as_it_is_named(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"n": n} for n in range(10)])
+    query = f"WITH q AS (FROM '{prefix}') SELECT count(*) FROM q a JOIN q b USING (n) JOIN '{prefix}' c USING (n)"
+    assert ask(query) == [10]
+    assert ask(f"SELECT count(*) FROM '{prefix}' a NATURAL JOIN stream('{prefix}') b") == [10]
+
+
+def test_a_query_ends_where_the_stream_ended_when_it_began(client: Client, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create(messages=[{"n": 1}])
+    with SqlSession(client) as session:
+        answer = session.query(f"SELECT n FROM '{prefix}'")
+        stream.append({"n": 2})
+        assert answer.arrow()["n"].to_pylist() == [1]
+        assert session.has_new_data(answer)
+        again = session.query(f"SELECT n FROM '{prefix}'")
+        assert again.arrow()["n"].to_pylist() == [1, 2]
+        assert not session.has_new_data(again)
+
+
+def test_new_streams_of_a_glob_are_new_data(client: Client, prefix: str) -> None:
+    client.stream(f"{prefix}/a").create(messages=[{"n": 1}])
+    with SqlSession(client) as session:
+        answer = session.query(f"SELECT n FROM '{prefix}/*'")
+        answer.arrow()
+        assert not session.has_new_data(answer)
+        client.stream(f"{prefix}/b").create(messages=[{"n": 1}])
+        assert session.has_new_data(answer)
+
+
+def test_a_part_of_a_stream(client: Client, ask: Ask, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create()
+    for n in range(3):
+        stream.append({"n": n})
+    offsets = [record.offset for record in stream.records()]
+    assert ask(f"SELECT n FROM stream('{prefix}', since := '{offsets[1]}')") == [1, 2]
+    assert ask(f"SELECT n FROM stream('{prefix}', since := '{offsets[1]}', until := '{offsets[2]}')") == [1]
+    assert ask(f"SELECT n FROM stream('{prefix}', since := '1h')") == [0, 1, 2]
+    assert ask(f"SELECT count(*) FROM stream('{prefix}', since := '2100-01-01T00:00:00Z')") == [0]
+    assert ask(f"SELECT count(*) FROM stream('{prefix}', until := '2000-01-01')") == [0]
+    with pytest.raises(SqlError, match="a time is 30s, 15m"):
+        ask(f"FROM stream('{prefix}', since := 'yesterday')")
+
+
+def test_streams_without_fields(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(f"{prefix}/empty").create()
+    assert ask(f"SELECT count(*) FROM '{prefix}/empty'") == [0]
+    assert ask(f"FROM '{prefix}/empty'") == []
+    client.stream(f"{prefix}/plain").create()
+    client.stream(f"{prefix}/plain").append_body(b'[1, "two", [3], null]')
+    assert ask(f"FROM '{prefix}/plain'") == ["1", '"two"', "[3]", "null"]
+    client.stream(f"{prefix}/text").create(content_type="text/plain")
+    client.stream(f"{prefix}/text").append("two\nlines")
+    assert ask(f"SELECT value, _value, _stream FROM '{prefix}/text'") == [("two\nlines",) * 2 + (f"{prefix}/text",)]
+    client.stream(f"{prefix}/bytes").create(content_type="application/octet-stream")
+    client.stream(f"{prefix}/bytes").append(b"\xff\x00")
+    assert ask(f"SELECT value FROM '{prefix}/bytes'") == [b"\xff\x00"]
+
+
+@pytest.mark.parametrize(
+    ("query", "wording"),
+    [
+        ("SELEC 1", 'syntax error at or near "SELEC"'),
+        ("", "the query is empty"),
+        ("SELECT 1; SELECT 2", "one query at a time"),
+        ("CREATE TABLE x AS SELECT 1", "only queries are run"),
+        ("COPY (SELECT 1) TO 'x.csv'", "only queries are run"),
+        ("INSTALL httpfs", "only queries are run"),
+        ("FROM 'https://example.com/x.parquet'", "needs the DuckDB extension httpfs, and none is fetched"),
+        ("FROM nothing_like_it", "there is no stream, table or file 'nothing_like_it'"),
+        ("FROM stream('nothing_like_it')", "there is no stream 'nothing_like_it'"),
+        ("FROM table('nothing_like_it')", "there is no table 'nothing_like_it'"),
+        ("FROM state('nothing_like_it', 'a')", "there is no stream 'nothing_like_it'"),
+        ("FROM delta('nothing_like_it')", "there is no Delta table at 'nothing_like_it'"),
+        ("FROM stream()", "write stream('NAME', since := …, until := …, types := …)"),
+        ("FROM stream('x', before := '1')", "write stream('NAME'"),
+        ("FROM stream('x' || 'y')", "the arguments of stream() are texts, numbers and true or false"),
+        ("FROM state('x')", "write state('PATH', 'TYPE', at := …)"),
+        ("SELECT 1 / 'a'", "Could not convert string 'a'"),
+    ],
+)
+def test_what_cannot_be_run(ask: Ask, query: str, wording: str) -> None:
+    with pytest.raises(SqlError) as raised:
+        ask(query)
+    assert wording in str(raised.value)
+    assert "\n" not in raised.value.detail
+
+
+def test_a_column_that_does_not_exist(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"status": "paid", "total": 1}])
+    with pytest.raises(SqlError, match="there is no column 'staus'; did you mean 'status'"):
+        ask(f"SELECT staus FROM '{prefix}'")
+    with pytest.raises(SqlError, match=f"there is no column 'xyz'; '{prefix}' has status, total"):
+        ask(f"SELECT t.xyz FROM '{prefix}' t")
+
+
+def test_a_path_that_is_nearly_right(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(f"{prefix}/orders").create()
+    with pytest.raises(SqlError, match=f"did you mean '{prefix}/orders'"):
+        ask(f"FROM '{prefix}/order'")
+
+
+def test_names_that_differ_by_case(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(f"{prefix}/a").create(messages=[{"n": 1}])
+    client.stream(f"{prefix}/A").create(messages=[{"n": 2}])
+    assert ask(f"SELECT a.n, b.n FROM stream('{prefix}/a') a, stream('{prefix}/A') b") == [(1, 2)]
+    with pytest.raises(SqlError, match="are one name in SQL"):
+        ask(f"SELECT 1 FROM '{prefix}/a', '{prefix}/A'")
+
+
+def test_files_and_their_names(client: Client, ask: Ask, prefix: str, tmp_path: Path) -> None:
+    (tmp_path / f"{prefix}.csv").write_text("n,name\n1,tea\n")
+    client.stream(f"{prefix}/s").create(messages=[{"n": 1}])
+    with contextlib.chdir(tmp_path):
+        assert ask(f"SELECT f.name FROM '{prefix}.csv' f JOIN '{prefix}/s' USING (n)") == ["tea"]
+        client.stream(f"{prefix}.csv").create(messages=[{"n": 5}])
+        with pytest.raises(SqlError, match=r"has several meanings; write stream.* or './"):
+            ask(f"FROM '{prefix}.csv'")
+        assert ask(f"SELECT n FROM './{prefix}.csv'") == [1]
+        assert ask(f"SELECT n FROM stream('{prefix}.csv')") == [5]
+    assert ask(f"SELECT n FROM '{tmp_path}/{prefix}.csv'") == [1]
+
+
+def test_variables_of_python_are_no_tables(ask: Ask) -> None:
+    import pyarrow as pa
+
+    secret = pa.table({"n": [1]})
+    with pytest.raises(SqlError, match="there is no stream, table or file 'secret'"):
+        ask("FROM secret")
+    assert secret.num_rows == 1
+
+
+def test_common_tables_come_before_streams(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"n": 1}])
+    assert ask(f"WITH {prefix} AS (SELECT 7 AS n) SELECT n FROM {prefix}") == [7]
+
+
+def test_a_stream_that_is_deleted_while_it_is_read(client: Client, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create()
+    for _ in range(8):
+        stream.append_many([{"pad": "x" * 1000} for _ in range(900)])
+    with SqlSession(client) as session:
+        answer = session.query(f"SELECT pad FROM '{prefix}'")
+        stream.delete()
+        with pytest.raises(HeadwaterError) as raised:
+            answer.arrow()
+        assert raised.value.status in (404, 410)
+
+
+def test_a_long_stream_is_sampled_in_several_places(client: Client, ask: Ask, prefix: str) -> None:
+    """A field that appears late, or is no longer an integer late, is found."""
+    stream = client.stream(prefix)
+    stream.create()
+    for number in range(16):
+        late = {"late": 1, "n": 0.5} if number > 8 else {"n": 1}
+        stream.append_many([{"pad": "x" * 1000, **late} for _ in range(500)])
+    assert ask(f"SELECT count(late), sum(n) FROM '{prefix}'") == [(3500, 9 * 500 + 0.5 * 3500)]
+
+
+def test_environment_of_a_proxy_does_not_matter(
+    client: Client, ask: Ask, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.stream(prefix).create(messages=[{"n": 1}])
+    monkeypatch.setitem(os.environ, "http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setitem(os.environ, "no_proxy", "")
+    with SqlSession(client) as session:  # the client was made before, so it goes without the proxy
+        assert session.query(f"SELECT n FROM '{prefix}'").arrow()["n"].to_pylist() == [1]
