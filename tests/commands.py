@@ -27,6 +27,7 @@ _IMPORTED = (
     "headwater.cli.whole",
     "headwater.client",
     "headwater.client.sync.transport",
+    "headwater.sql",
     "httpx",
 )
 _REQUEST_BYTES_MAX = 1 << 20

@@ -69,7 +69,7 @@ def _common(first: str | None, second: str | None) -> str | None:
 
 
 def as_columns(types: Mapping[str, str | None], taken: Sequence[str] = ()) -> list[SampledField]:
-    """A column for each field, except one with an empty name. SQL ignores case, so a name that is taken gets a number."""
+    """A column for each field that has a name. SQL ignores case, so a name that is taken gets a number."""
     used = {name.lower() for name in taken}
     fields = []
     for key, kind in types.items():

@@ -79,7 +79,7 @@ def _print_new(result: _Whole, known: Counter[str], form: str, *, is_first: bool
         new.append(batch.filter(pa.array(are_new, pa.bool_())))
     if form == "json":
         for batch in new:
-            write(b"".join(json_lines(result, rows_of(batch))))
+            write(json_lines(result, batch))
     else:
         text = io.BytesIO()
         write_csv(_Part(result, new), text, has_header=is_first)

@@ -23,6 +23,7 @@ from headwater.cli.output import say, shown, write
 
 BINARY = ("parquet", "arrow")
 _FOLDED_COLUMN_MIN = 8
+_encoder = msgspec.json.Encoder()
 _EXPLAINED = ["explain_key", "explain_value"]
 
 
@@ -168,19 +169,27 @@ def _number(value: Decimal) -> msgspec.Raw:
 
 def write_json(answer: Result, file: Any) -> None:
     for batch in answer.batches():
-        file.write(b"".join(json_lines(answer, rows_of(batch))))
+        file.write(json_lines(answer, batch))
 
 
-def json_lines(answer: Result, rows: list[tuple[Any, ...]]) -> Iterator[bytes]:
+def json_lines(answer: Result, batch: pa.RecordBatch) -> bytes:
     """JSON objects, with the values of JSON columns as they are."""
     names = answer.schema.names
-    are_json = [name in answer.json_columns for name in names]
-    for row in rows:
-        cells = [
-            msgspec.Raw(cell.encode()) if is_json and cell is not None else plain_of(cell)
-            for cell, is_json in zip(row, are_json, strict=True)
-        ]
-        yield msgspec.json.encode(dict(zip(names, cells, strict=True))) + b"\n"
+    columns = [
+        _json_cells(column, is_json=name in answer.json_columns)
+        for name, column in zip(names, batch.columns, strict=True)
+    ]
+    return _encoder.encode_lines([dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+
+
+def _json_cells(column: pa.Array, *, is_json: bool) -> list[Any]:
+    cells: list[Any] = column.to_pylist()
+    kind = column.type
+    if is_json:
+        return [None if cell is None else msgspec.Raw(cell.encode()) for cell in cells]
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return cells
+    return list(map(plain_of, cells))
 
 
 def write_csv(answer: Result, file: Any, *, has_header: bool = True) -> None:
