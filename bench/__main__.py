@@ -1,7 +1,7 @@
 """`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [scale] [tables] [pipeline] [auth] [overload]
-    [bounds] [subscriptions] [many-live] [console] [--seconds 5] [--out DIR]
+    [bounds] [subscriptions] [many-live] [console] [sql] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -25,6 +25,7 @@ from bench.report import Row, is_met, table
 from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
+from bench.sql_bench import run_sql
 from bench.state_bench import run_state
 from bench.state_by_url import run_state_by_url
 from bench.subscriptions_bench import run_subscriptions
@@ -46,6 +47,7 @@ BENCHES = {
     "subscriptions": run_subscriptions,
     "many-live": run_many_live,
     "console": run_console,
+    "sql": run_sql,
 }
 
 

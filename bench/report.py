@@ -26,6 +26,7 @@ TITLES = {
     "subscriptions": "Subscriptions, beside a server without them and the Node reference",
     "many-live": "500 streams over one connection, beside a connection for each",
     "console": "Console in a browser",
+    "sql": "SQL over a stream, beside DuckDB over a file",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
     "day": "A day of batches of materialize, in fast forward",

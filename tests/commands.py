@@ -27,6 +27,8 @@ _IMPORTED = (
     "headwater.cli.whole",
     "headwater.client",
     "headwater.client.sync.transport",
+    "headwater.cli.sql.following",
+    "headwater.cli.sql.prompt",
     "headwater.sql",
     "httpx",
 )

@@ -81,7 +81,7 @@ def test_formats_for_programs(server: Server, path: str, tmp_path: Path) -> None
     [
         ("SELEC 1", failing.WRONG_CALL, b'headwater: syntax error at or near "SELEC"'),
         ("FROM 'no/such'", failing.WRONG_CALL, b"there is no stream, table or file 'no/such'"),
-        ("SELECT 1::DATE + 'x'", failing.WRONG_CALL, b"headwater: "),
+        ("SELECT nothing FROM (SELECT 1 AS n)", failing.WRONG_CALL, b"there is no column 'nothing'"),
         ("SELECT CAST(t AS INT) FROM (VALUES ('x')) v(t)", failing.FAILED, b"Could not convert string 'x'"),
         ("FROM 'missing.parquet'", failing.WRONG_CALL, b"there is no stream, table or file 'missing.parquet'"),
         ("FROM './missing.parquet'", failing.FAILED, b"missing.parquet"),

@@ -139,10 +139,12 @@ def text_of(value: Any) -> str:
         return value
     if isinstance(value, datetime):
         return value.isoformat(" ").replace("+00:00", "Z")
-    if isinstance(value, float):
-        return repr(value)
+    if isinstance(value, float | Decimal):
+        return str(value)
     plain = plain_of(value)
-    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+    if isinstance(plain, dict | list):
+        return msgspec.json.encode(plain).decode()
+    return str(msgspec.to_builtins(plain)) if not isinstance(plain, bool) else str(plain).lower()
 
 
 def plain_of(value: Any) -> Any:
