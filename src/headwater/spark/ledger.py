@@ -31,6 +31,7 @@ from headwater.errors import (
     StreamGoneError,
     StreamNotFoundError,
 )
+from headwater.log.retention import KEEP_ALL
 from headwater.spark.options import JOURNAL_ROOT
 from headwater.spark.staging import (
     BYTES,
@@ -115,7 +116,7 @@ class Ledger:
             return stream.append_body(body, producer=producer)
         except StreamNotFoundError:
             ttl_s = limits.SPARK_STAGED_TTL_S if self._keep is ListLifetime.NONE else None
-            stream.create(content_type=BYTES, ttl_s=ttl_s)
+            stream.create(content_type=BYTES, ttl_s=ttl_s, retention=KEEP_ALL)
             return stream.append_body(body, producer=producer)
 
     def recorded(self, batch: int) -> Listed | None:
@@ -206,7 +207,7 @@ class Ledger:
             last.delete()
         except (StreamNotFoundError, StreamGoneError):
             before = b""
-        last.create(content_type=BYTES, messages=[b"%d" % batch])
+        last.create(content_type=BYTES, messages=[b"%d" % batch], retention=KEEP_ALL)
         if before.isdigit() and int(before) < batch:
             discard(self._client, {f"{directory(self._writer, int(before))}/list"})
 

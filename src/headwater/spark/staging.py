@@ -23,6 +23,7 @@ from headwater.errors import (
     StreamNotFoundError,
 )
 from headwater.log.content import ContentKind
+from headwater.log.retention import KEEP_ALL
 from headwater.spark.options import JOURNAL_ROOT
 
 BYTES = "application/octet-stream"
@@ -150,7 +151,7 @@ class Storage:
 
     def __init__(self, client: Client, place: str) -> None:
         self._stream = client.stream(place, content_type=BYTES)
-        self._stream.create(content_type=BYTES, ttl_s=limits.SPARK_STAGED_TTL_S)
+        self._stream.create(content_type=BYTES, ttl_s=limits.SPARK_STAGED_TTL_S, retention=KEEP_ALL)
         self._place = place
         self._offset = self._stream.head().tail_offset
         self._stored = 0

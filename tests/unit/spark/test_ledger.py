@@ -220,3 +220,26 @@ def test_lists_are_deleted_on_a_server_that_cannot_list_streams(server: Server, 
         writer.publish(batch, [batch])
     assert writer.published() == [0, 1, 2, 40, 41]
     assert writer.lists() == [f"{JOURNAL_ROOT}/{writer.writer}/{41:016d}/list"]
+
+
+class Recording(Unlisted):
+    def __init__(self) -> None:
+        super().__init__(verify=False)
+        self.created = dict[str, httpx.Headers]()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            self.created[request.url.path] = request.headers
+        return super().handle_request(request)
+
+
+def test_defaults_of_retention_do_not_apply_to_the_streams_of_a_sink(server: Server) -> None:
+    recording = Recording()
+    writer = Writer(server, ListLifetime.FOREVER, recording)
+    with client_of(server, recording) as client:
+        gatherer = Gatherer(client, ContentKind.JSON, 200, place_of(writer.writer, 0, 0))
+        gatherer.add(writer.options.target or "", pa.array([b'"%0100d"' % number for number in range(40)], pa.binary()))
+        Publisher(client, writer.options, writer.writer, ListLifetime.FOREVER).publish(0, [gatherer.finish()])
+    journal = {path: headers for path, headers in recording.created.items() if f"/{JOURNAL_ROOT}/" in path}
+    assert len(journal) >= 2  # staged rows and lists
+    assert all(headers.get("stream-retain-seconds") == "" for headers in journal.values())
