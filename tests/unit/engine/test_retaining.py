@@ -230,7 +230,10 @@ def test_what_was_trimmed_is_counted() -> None:
         await engine.retain("a", (("bytes", 4),))
         await engine.retain("a", (("bytes", 2),))
         trims = engine.report().trims
-        assert (trims.counts, trims.bytes) == ({TrimCause.REQUEST: 1, TrimCause.RETENTION: 2}, 18)
+        assert (trims.counts, trims.bytes) == (
+            {TrimCause.REQUEST: 1, TrimCause.RETENTION: 2, TrimCause.COMPACTION: 0},
+            18,
+        )
         await engine.retain("a", (("bytes", None),))
         assert engine.report().streams_retained == 0
         await engine.retain("a", (("bytes", 5),))
