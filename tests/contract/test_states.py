@@ -535,7 +535,8 @@ def test_large_entities_that_clients_do_not_read_are_limited() -> None:
         for key in "ab":
             append(client, "large", upsert("t", key, json.dumps(key * 8_000_000)))
         with socket.create_connection((server.host, server.port)) as slow:
-            slow.sendall(b"GET /v1/stream/__ds/state?path=large&type=t&key=a HTTP/1.1\r\nhost: h\r\n\r\n")
+            request = "GET /v1/stream/__ds/state?path=large&type=t&key=a HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+            slow.sendall(request.encode())
             assert slow.recv(12) == b"HTTP/1.1 200"
             append(client, "large", upsert("t", "a", json.dumps("new")))  # the answer keeps the old value
             assert problem(get(client, "large", type="t", key="b")) == (503, "overloaded")

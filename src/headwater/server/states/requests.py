@@ -171,7 +171,7 @@ async def _find(service: Service, request: Request, query: StateQuery) -> tuple[
 def _check_no_part(stream: VisibleStream, position: int) -> None:
     if position < 0 and position != stream.names.snapshot_at(position).start:
         raise InvalidOffsetError(
-            "the offset is inside a snapshot of compaction, which is one state of the stream; use a later one"
+            "the offset is inside a snapshot that compaction has made, which is one state as a whole; use a later one"
         )
 
 

@@ -260,6 +260,7 @@ class KeptState(Pulled):
                 return
             await self._fold(piece)
             self._applied(piece)
+            del piece  # a large one counts, with the next one, as long as it is referenced
         if self.position >= self._goal:
             self._built = True
         elif not self._is_wanted:
