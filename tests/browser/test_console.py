@@ -254,6 +254,36 @@ def test_older_messages_are_read_when_they_are_scrolled_to(console: ConsolePage,
     console.wait_text(".state", "9,000 loaded")
 
 
+def test_a_full_window_goes_on_with_the_tail_and_keeps_what_is_read(console: ConsolePage, http: httpx.Client) -> None:
+    path = f"full/{uuid.uuid4().hex}"
+    http.put(f"/v1/stream/{path}", headers=JSON)
+    console.open(f"#/stream/{quote(path, safe='')}")
+    console.wait_text(".state", "Live")
+
+    def append(start: int, stop: int) -> None:
+        """In appends of different sizes, so that the window becomes shorter now and then."""
+        while start < stop:
+            end = min(stop, start + (1500 if start % 2 else 401))
+            http.post(f"/v1/stream/{path}", headers=JSON, json=[{"n": number} for number in range(start, end)])
+            start = end
+            last = f'{{"n":{end - 1}}}'
+            console.wait_rows(lambda rows: rows and rows[-1][1] == last, f"{last} is the last row")  # noqa: B023
+
+    append(0, 24_000)
+    loaded = int(console.text(".state").split(" · ")[-1].split()[0].replace(",", ""))
+    assert 15_000 < loaded <= 20_000
+    console.run("document.querySelector('[role=grid]').focus()")
+    console.press("PageUp", "PageUp")
+    shown = console.rows()[0][1]
+    console.run("document.querySelector('[role=grid]').scrollTop = 3200")
+    console.wait_rows(lambda rows: rows[0][1] != shown, "rows at the front")
+    for start in range(24_000, 32_000, 1000):
+        http.post(f"/v1/stream/{path}", headers=JSON, json=[{"n": number} for number in range(start, start + 1000)])
+    console.wait_text(".state", "Paused while you read older messages")
+    console.click("button.live")
+    console.wait_rows(lambda rows: rows and rows[-1][1] == '{"n":31999}', "the tail again")
+
+
 def test_appends_and_what_the_server_says_of_them(console: ConsolePage) -> None:
     console.open("#/stream/shop%2Fcustomers")
     console.wait_text(".state", "Live")

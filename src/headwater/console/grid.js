@@ -130,8 +130,9 @@ export class Grid {
 
   _scrolled() {
     const top = this._scroll.scrollTop;
-    if (top < this._top - 2) this.follows = false; // someone has scrolled back
-    else if (this.atEnd && this.canFollow) this.follows = true;
+    // Rows that are dropped at the front make the list shorter, and move its end up: that is no scrolling back.
+    if (this.atEnd) this.follows = Boolean(this.canFollow);
+    else if (top < this._top - 2) this.follows = false;
     this._top = top;
     this.refresh();
     const [first, last] = this.range;

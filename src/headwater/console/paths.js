@@ -4,8 +4,9 @@
 import { server } from "./api.js";
 
 const PAGE = 200;
+const PEEK = 10; // the page after a folder, which may begin with another folder
 const CHILDREN = 200;
-const REQUESTS_MAX = 40;
+const REQUESTS_MAX = 32;
 const SCAN_PAGE = 1000;
 const LAST = "\u{10FFFF}"; // no path sorts after a prefix and this
 
@@ -24,8 +25,9 @@ const LISTS = {
 export async function children(kind, prefix, after, signal) {
   const found = [];
   let folder = null;
+  let limit = PAGE;
   for (let requests = 0; requests < REQUESTS_MAX; requests += 1) {
-    const [leaves, next] = await LISTS[kind]({ prefix, after, limit: PAGE }, signal);
+    const [leaves, next] = await LISTS[kind]({ prefix, after, limit }, signal);
     let last = null;
     for (const leaf of leaves) {
       const slash = leaf.path.indexOf("/", prefix.length);
@@ -36,6 +38,7 @@ export async function children(kind, prefix, after, signal) {
     }
     if (next === null) return { found, after: null };
     after = last === null ? next : last + LAST;
+    limit = last === null ? PAGE : PEEK;
     if (found.length >= CHILDREN) break;
   }
   return { found, after };

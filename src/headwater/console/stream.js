@@ -171,7 +171,7 @@ class MessagesView {
     show(this._liveButton, h("span", { class: `dot ${live ? status : "off"}`, "aria-hidden": "true" }), live ? "Pause" : "Follow");
     this._liveButton.setAttribute("aria-pressed", live);
     this._liveButton.disabled = status === "closed" || status === "deleted";
-    this._live = { live: "Live", paused: "Paused", closed: "Closed: this is the end", deleted: "The stream was deleted", failed: "Stopped", waiting: `No connection, trying again (${error?.message ?? ""})` }[status];
+    this._live = { live: "Live", paused: "Paused", held: "Paused while you read older messages", closed: "Closed: this is the end", deleted: "The stream was deleted", failed: "Stopped", waiting: `No connection, trying again (${error?.message ?? ""})` }[status];
     this._showState();
   }
 
@@ -199,6 +199,11 @@ class MessagesView {
     if (reset) {
       this.grid.selected = -1;
       shift = 0;
+    }
+    // Who reads older messages does not lose them to new ones: the window is full, so it stops to move.
+    if (before < 0 && !this.grid.follows && this.window.isLive && this.grid.range[0] < 500) {
+      this.window.pause();
+      this._showLive("held");
     }
     this.grid.setCount(this._matches ? this._matches.length : items.length, shift);
     this._showState();
