@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headwater.client import Client
 from tests.edges import EDGES, edge, root_of
 from tests.waiting import wait_until
 
@@ -289,6 +290,21 @@ def test_requests_that_cannot_be_done_say_why(client: httpx.Client) -> None:
     assert (text.status_code, "state events" in text.json()["detail"]) == (409, True)
     body = client.post(f"{STREAM}/__ds/compact", params={"path": "text"}, content=b"x")
     assert (body.status_code, "no body" in body.json()["detail"]) == (400, True)
+
+
+def test_columns_have_the_offsets_of_the_snapshot_and_of_what_follows(filled: Filled) -> None:
+    """Positions in offsets leap from the end of the snapshot to that of the stream after it."""
+    filled.compact()
+    filled.append([change(1), change(2)])
+    with Client(f"{str(filled.client.base_url).rstrip('/')}{STREAM}") as client:
+        stream = client.stream(filled.name)
+        records = {record.offset: record.time for record in stream.records()}
+        assert len({offset.partition("_")[0] for offset in records}) == 2
+        rows = stream.arrow(columns=["offset", "time", "value"]).to_pylist()
+        assert [row["value"].encode() for row in rows] == stream.read(type=bytes).all()
+        assert {row["offset"]: row["time"] for row in rows} == records
+        last = rows[-1]["offset"]
+        assert stream.arrow(offset=last)["value"].to_pylist() == [row["value"] for row in rows if row["offset"] == last]
 
 
 # Tables

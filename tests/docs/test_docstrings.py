@@ -17,11 +17,11 @@ import pytest
 from bench.servers import Server, headwater
 
 import headwater as package
-from headwater import client, errors, state, testing
+from headwater import client, errors, sql, state, testing
 from headwater.server import asgi
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PUBLIC = (client, state, errors, asgi, testing)
+PUBLIC = (client, state, errors, asgi, testing, sql)
 NAMES = [(module, name) for module in PUBLIC for name in vars(module) if not name.startswith("_")]
 
 
@@ -52,7 +52,7 @@ def test_an_example_runs(name: str, server: Server, tmp_path: Path, monkeypatch:
     text = re.sub(r'((?:stream|table)\(|pattern=|wake_stream=)"', rf'\1"{name}/', text)  # of its own
     text = re.sub(r'subscription\("', f'subscription("{name}-', text)
     scope: dict[str, Any] = {"msgspec": msgspec, "Path": Path}
-    for module in (asgi, errors, client, state, testing):
+    for module in (asgi, errors, client, state, testing, sql):
         scope |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
     if "await " in text:
         text = f"import asyncio\nasync def main():\n{textwrap.indent(text, '    ')}\nasyncio.run(main())"

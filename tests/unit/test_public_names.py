@@ -12,7 +12,14 @@ import pytest
 from headwater import errors
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-PACKAGES = ("headwater.client", "headwater.state", "headwater.testing", "headwater.spark", "headwater.pipeline")
+PACKAGES = (
+    "headwater.client",
+    "headwater.state",
+    "headwater.testing",
+    "headwater.sql",
+    "headwater.spark",
+    "headwater.pipeline",
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from headwater.protocol.streams import headers
 _END = b"\r\n\r\n"
 
 
-class Connection(Protocol):
+class FetchConnection(Protocol):
     """How to connect to a server: what its requests carry, and how long they may take."""
 
     @property
@@ -45,7 +45,7 @@ def can_fetch(url: str) -> bool:
     return not {parts.scheme, "all"} & getproxies().keys() or bool(proxy_bypass(parts.hostname or ""))
 
 
-def fetch(connection: Connection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
+def fetch(connection: FetchConnection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
     """Iterate over the responses of a range, with the offset after each. OSError and UnexpectedAnswerError end it."""
     parts = urlsplit(url)
     with _connected(connection, url) as opened:
@@ -66,7 +66,7 @@ def fetch(connection: Connection, url: str, offset: str, until: str) -> Iterator
             yield answers.body(length), offset
 
 
-def _connected(connection: Connection, url: str) -> socket.socket:
+def _connected(connection: FetchConnection, url: str) -> socket.socket:
     parts = urlsplit(url)
     is_tls, host = parts.scheme == "https", parts.hostname or ""
     opened = socket.create_connection((host, parts.port or (443 if is_tls else 80)), connection.connect_timeout)

@@ -106,6 +106,7 @@ COMPACTION_ANSWER_TIMEOUT_S = 3_600.0  # for the answer to a request to compact 
 # SQL
 SQL_SAMPLE_MESSAGES = 1000  # from each place of a stream, for the types of its fields
 SQL_SAMPLE_BYTES = 1024 * 1024  # a longer range is sampled in several places
+SQL_FIELDS_MAX = 2000  # that one query can use; objects with ids as names have any number
 SQL_SAMPLED_STREAMS = 16  # of a glob
 SQL_SUGGESTED_PATHS = 1000  # looked at for a path that is similar to one that does not exist
 SQL_BODY_ROWS = 10_000  # of a state or a table, in one batch
@@ -114,5 +115,4 @@ SQL_TABLE_ROWS = 1000  # printed as a table; more need --rows or another format
 SQL_OUTPUT_ROWS = 100_000  # of a result, in one batch
 SQL_FOLLOW_S = 1.0  # between two runs of a query that is followed
 SQL_FOLLOW_ROWS_MAX = 1_000_000  # of a result that is followed, which is in memory
-SQL_FOLLOW_IDLE_S = 5.0  # between two looks at tables, which a query follows
 SQL_HISTORY_LINES = 1000

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from headwater.client import RecordTimes, Stream
-from headwater.client.columns.records import Numbers, Records, part_of_times
+from headwater.client.columns.records import Numbers, Records, part_of
 from headwater.errors import ProtocolError
 from headwater.spark.positions import StreamRange, byte_position
 
@@ -18,7 +18,7 @@ class AppendTimes:
 
     def __init__(self, stream: Stream, part: StreamRange) -> None:
         self._pages = iter(_pages(stream, part))
-        self._records = Records()
+        self._records = Records(byte_position(part.start.offset) or 0)
 
     def column(self, starts: Numbers) -> pa.Array:
         """The times of the messages that start at these bytes, which must increase from call to call."""
@@ -30,7 +30,7 @@ class AppendTimes:
         self._records.forget(int(starts[0]))
         while self._records.reached <= starts[-1] and (page := next(self._pages, None)) is not None:
             if byte_position(page.offset) is not None and page.ends:
-                self._records.add(part_of_times(page))
+                self._records.add(part_of(page))
 
 
 def _pages(stream: Stream, part: StreamRange) -> Iterator[RecordTimes]:

@@ -12,6 +12,6 @@ except ImportError:
     raise MissingExtraError("SQL needs the package duckdb, which is not installed") from None
 del _duckdb
 
-from headwater.sql.session import Answer, SqlSession  # noqa: E402  # only if its packages are there
+from headwater.sql.session import SqlAnswer, SqlSession  # noqa: E402  # only if its packages are there
 
-__all__ = ["Answer", "SqlSession"]
+__all__ = ["SqlAnswer", "SqlSession"]

@@ -69,11 +69,11 @@ def _common(first: str | None, second: str | None) -> str | None:
 
 
 def as_columns(types: Mapping[str, str | None], taken: Sequence[str] = ()) -> list[SampledField]:
-    """A column for each field that has a name. SQL ignores case, so a name that is taken gets a number."""
+    """A column for each field that can have one. SQL ignores case, so a name that is taken gets a number."""
     used = {name.lower() for name in taken}
     fields = []
     for key, kind in types.items():
-        if not key:
+        if not key or "\0" in key:  # no column of SQL can have such a name
             continue
         column, number = key, 0
         while column.lower() in used:

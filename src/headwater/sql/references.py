@@ -22,7 +22,7 @@ _EXPLAIN = re.compile(r"\s*explain(?:\s+analyze)?(?=\s)", re.IGNORECASE)
 _TABLE = re.compile(rb"table(?=\s*\()", re.IGNORECASE)
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     """A call of one of our functions in FROM."""
 
     function: str
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 class _Place(NamedTuple):
     start: int
     end: int
-    call: Call
+    call: FunctionCall
     alias: str  # with the names of columns, if the query gives them
 
 
@@ -46,7 +46,7 @@ class References(msgspec.Struct):
 
     text: str
     names: list[str]
-    views: dict[Call, str]
+    views: dict[FunctionCall, str]
     columns: frozenset[str] | None  # in lower case; None: any column may be used
 
     def uses(self, column: str) -> bool:
@@ -66,9 +66,9 @@ def references_of(connection: duckdb.DuckDBPyConnection, query: str) -> Referenc
     return References(head + _replaced(text, places, views), names, views, _columns(tree))
 
 
-def _views(calls: list[Call]) -> dict[Call, str]:
+def _views(calls: list[FunctionCall]) -> dict[FunctionCall, str]:
     """The names of the views that stand for calls, which differ by more than case."""
-    views: dict[Call, str] = {}
+    views: dict[FunctionCall, str] = {}
     for call in calls:
         name = str(call)
         taken = {view.lower() for other, view in views.items() if other != call}
@@ -143,7 +143,7 @@ def _places(tree: Any) -> Iterator[_Place]:
             yield _Place(start, start + node["query_location_length"], _call(function, node), alias)
 
 
-def _call(function: str, node: dict[str, Any]) -> Call:
+def _call(function: str, node: dict[str, Any]) -> FunctionCall:
     plain, named = [], []
     for argument in node["function"]["arguments"]:
         value = _constant(function, argument["expression"])
@@ -151,7 +151,7 @@ def _call(function: str, node: dict[str, Any]) -> Call:
             named.append((argument["name"].lower(), value))
         else:
             plain.append(value)
-    return Call(function, tuple(plain), tuple(named))
+    return FunctionCall(function, tuple(plain), tuple(named))
 
 
 def _constant(function: str, expression: dict[str, Any]) -> Any:
@@ -161,7 +161,7 @@ def _constant(function: str, expression: dict[str, Any]) -> Any:
     return literal["text"] == "true" if literal["kind"] == "BOOLEAN" else literal["text"]
 
 
-def _replaced(text: str, places: list[_Place], views: dict[Call, str]) -> str:
+def _replaced(text: str, places: list[_Place], views: dict[FunctionCall, str]) -> str:
     """The query with views in place of calls. The place of a call includes its alias."""
     data = text.encode()
     for place in sorted(places, reverse=True):

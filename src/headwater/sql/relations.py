@@ -36,7 +36,7 @@ from headwater.positions import BEGINNING
 from headwater.protocol.globs import fixed_part, glob
 from headwater.protocol.tables.rows import Row
 from headwater.sql import fields
-from headwater.sql.references import Call, References, hidden_names, quoted_name
+from headwater.sql.references import FunctionCall, References, hidden_names, quoted_name
 from headwater.sql.sources import (
     BODY,
     ArrowSource,
@@ -105,7 +105,7 @@ class Relations:
             raise SqlError(self._unknown(name))
         return None
 
-    def called(self, call: Call, name: str) -> Relation:
+    def called(self, call: FunctionCall, name: str) -> Relation:
         """What a call of one of our functions stands for, under the name of its view."""
         named = dict(call.named)
         if call.function == "state":
@@ -178,6 +178,8 @@ class Relations:
         types |= self._declared(named.get("types"))
         known = fields.as_columns(types)
         used = [field for field in known if self._references.uses(field.column)]
+        if len(used) > limits.SQL_FIELDS_MAX:
+            raise SqlError(f"{name!r} has {len(used):,} fields; name those that you need, or use _value->>'field'")
         hidden = self._hidden if types else list(dict.fromkeys([*self._hidden, "_value"]))
         source = stream_source(parts, hidden, self._direct)
         own = {field.column.lower() for field in used}
@@ -403,7 +405,7 @@ def _moment(text: Any) -> datetime | None:
         ) from None
 
 
-def _arguments(call: Call, names: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
+def _arguments(call: FunctionCall, names: Sequence[str], options: Sequence[str]) -> tuple[str, ...]:
     usage = (
         f"{call.function}({', '.join(repr(name.upper()) for name in names)}{''.join(f', {o} := …' for o in options)})"
     )

@@ -31,7 +31,7 @@ _MISSING = re.compile(r"requires the extension (\w+)", re.IGNORECASE)
 _JSON = "JSON"
 
 
-class Answer:
+class SqlAnswer:
     """The result of a query, which is computed while it is read: once, and before the next query of the session."""
 
     def __init__(self, reader: pa.RecordBatchReader, json_columns: frozenset[str], relations: list[Relation]) -> None:
@@ -51,6 +51,7 @@ class Answer:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
     def arrow(self) -> pa.Table:
+        """Return all rows as one Arrow table."""
         return pa.Table.from_batches(list(self.batches()), self.schema)
 
 
@@ -59,8 +60,9 @@ class SqlSession:
 
     ```python
     with Client("http://127.0.0.1:4437") as client, SqlSession(client) as session:
-        client.stream("sold").create(messages=[{"item": "tea", "pieces": 2}, {"item": "oil", "pieces": 1}])
-        answer = session.query("SELECT item, sum(pieces) AS pieces FROM 'sold' GROUP BY ALL ORDER BY ALL")
+        sold = client.stream("sold")
+        sold.create(messages=[{"item": "tea", "pieces": 2}, {"item": "oil", "pieces": 1}])
+        answer = session.query(f"SELECT item, sum(pieces) AS pieces FROM '{sold.path}' GROUP BY ALL ORDER BY ALL")
         print(answer.arrow().to_pylist())
     ```
     """
@@ -72,7 +74,7 @@ class SqlSession:
         self._direct = direct
         self._connection: duckdb.DuckDBPyConnection | None = None  # of the last query
 
-    def query(self, text: str) -> Answer:
+    def query(self, text: str) -> SqlAnswer:
         """Begin a query. Streams are read up to where they end now. Raises SqlError if it cannot be run."""
         self.close()
         self._connection = connection = duckdb.connect(config=_SETTINGS)
@@ -90,9 +92,9 @@ class SqlSession:
             result = connection.sql(references.text)
             names = zip(result.columns, result.types, strict=True)
             json_columns = frozenset(name for name, kind in names if str(kind) == _JSON)
-            return Answer(result.to_arrow_reader(limits.SQL_OUTPUT_ROWS), json_columns, relations)
+            return SqlAnswer(result.to_arrow_reader(limits.SQL_OUTPUT_ROWS), json_columns, relations)
 
-    def has_new_data(self, answer: Answer) -> bool:
+    def has_new_data(self, answer: SqlAnswer) -> bool:
         """Whether a stream or table has data that the query of an answer did not read."""
         client = self._client
         for pattern in answer.globs:

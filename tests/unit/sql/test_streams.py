@@ -99,6 +99,19 @@ def test_fields_that_differ_by_case_or_look_like_sql(client: Client, ask: Ask, p
     assert ask(f"SELECT * FROM '{prefix}'") == [tuple(range(1, 10))]
 
 
+def test_too_many_fields(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{f"id-{n}-{m}": m for m in range(500)} | {"n": n} for n in range(5)])
+    with pytest.raises(SqlError, match="has 2,501 fields; name those that you need"):
+        ask(f"SELECT * FROM '{prefix}'")
+    assert ask(f"""SELECT sum(n), max("id-1-7"), max((_value->>'id-2-8')::INT) FROM '{prefix}'""") == [(10, 7, 8)]
+
+
+def test_names_that_sql_cannot_have(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create()
+    client.stream(prefix).append_body(b'{"": 1, "a\\u0000b": 2, "c": 3}')
+    assert ask(f"SELECT * FROM '{prefix}'") == [3]
+
+
 def test_hidden_columns(client: Client, ask: Ask, prefix: str) -> None:
     stream = client.stream(prefix)
     stream.create()

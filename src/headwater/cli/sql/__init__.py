@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.client import Report
 
 
-class Format(StrEnum):
+class ResultFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -33,8 +33,8 @@ def command(
     query: str | None = typer.Argument(
         None, help="The query. Without it: standard input, or a prompt on a terminal.", show_default=False
     ),
-    format: Format = typer.Option(  # noqa: A002
-        Format.TABLE, "--format", "-f", help="json prints a JSON object per line; arrow is Arrow's IPC stream."
+    format: ResultFormat = typer.Option(  # noqa: A002
+        ResultFormat.TABLE, "--format", "-f", help="json prints a JSON object per line; arrow is Arrow's IPC stream."
     ),
     output: Path | None = typer.Option(
         None, "--output", "-o", help="Write a file, which appears when it is complete.", show_default=False
@@ -54,12 +54,15 @@ def command(
     when it has changed, and csv and json continue with the rows that are new.
     """
     with connected(server, on_error=_ends_after(patience)) as client, warnings_said():
+        from headwater.client.arrow import require_pyarrow
+
+        require_pyarrow()
         from headwater.cli.sql.following import follow as run_following
-        from headwater.cli.sql.output import Sink, check_sink
+        from headwater.cli.sql.output import ResultSink, check_sink
         from headwater.cli.sql.prompt import prompt
         from headwater.sql import SqlSession
 
-        sink = Sink(format.value, output, rows)
+        sink = ResultSink(format.value, output, rows)
         with failures(), SqlSession(client) as session:
             if query is None and sys.stdin.isatty() and sys.stdout.isatty() and output is None and not follow:
                 prompt(session, client, sink)

@@ -13,17 +13,17 @@ import pyarrow as pa
 
 from headwater import limits
 from headwater.cli.output import say, write
-from headwater.cli.sql.output import Sink, json_lines, print_rows, rows_of, write_csv
+from headwater.cli.sql.output import ResultSink, json_lines, print_rows, rows_of, write_csv
 from headwater.errors import SqlError
 
 if TYPE_CHECKING:
-    from headwater.sql import Answer, SqlSession
+    from headwater.sql import SqlAnswer, SqlSession
 
 
 class _Whole:
     """A result that is in memory, so that it can be compared with the next one."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: SqlAnswer) -> None:
         self.answer = answer
         self.schema, self.json_columns = answer.schema, answer.json_columns
         self._batches: list[pa.RecordBatch] = []
@@ -44,7 +44,7 @@ class _Whole:
         return [row for batch in self._batches for row in rows_of(batch)]
 
 
-def follow(session: SqlSession, text: str, sink: Sink) -> None:
+def follow(session: SqlSession, text: str, sink: ResultSink) -> None:
     """Print a result, and again what is new in it, until the process is interrupted."""
     before: _Whole | None = None
     known: Counter[str] = Counter()

@@ -28,7 +28,7 @@ _EXPLAINED = ["explain_key", "explain_value"]
 
 
 class Result(Protocol):
-    """Rows with a schema, as an `Answer` has them."""
+    """Rows with a schema, as an `SqlAnswer` has them."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -39,7 +39,7 @@ class Result(Protocol):
     def batches(self) -> Iterable[pa.RecordBatch]: ...
 
 
-class Sink(msgspec.Struct, frozen=True):
+class ResultSink(msgspec.Struct, frozen=True):
     """Where results go, and in which format."""
 
     format: str
@@ -57,7 +57,7 @@ class Sink(msgspec.Struct, frozen=True):
                 WRITERS[self.format](answer, file)
 
 
-def check_sink(sink: Sink, *, is_followed: bool) -> None:
+def check_sink(sink: ResultSink, *, is_followed: bool) -> None:
     """Refuse what cannot work before a query runs."""
     if is_followed and (sink.output is not None or sink.format in BINARY):
         fail("--follow prints table, csv or json", "Leave out --output and choose one of these.", code=WRONG_CALL)

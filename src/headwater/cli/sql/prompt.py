@@ -15,7 +15,7 @@ import typer
 from headwater import limits
 from headwater.cli.failing import failures
 from headwater.cli.output import print_list, say, shown
-from headwater.cli.sql.output import WRITERS, Sink
+from headwater.cli.sql.output import WRITERS, ResultSink
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _WORDS = (
 )
 
 
-def prompt(session: SqlSession, client: Client, sink: Sink) -> None:
+def prompt(session: SqlSession, client: Client, sink: ResultSink) -> None:
     """Read queries and commands from a terminal, and print their results, until the end of input."""
     with _line_editing(Completer(client).complete):
         say("SQL over streams and tables. .help shows how, Ctrl-D ends it.")
@@ -84,7 +84,7 @@ def _reported() -> Iterator[None]:
         yield
 
 
-def _command(words: list[str], session: SqlSession, client: Client, sink: Sink) -> Sink:
+def _command(words: list[str], session: SqlSession, client: Client, sink: ResultSink) -> ResultSink:
     """Run a command of the prompt, and return the sink for the next results."""
     match words:
         case [".help"]:

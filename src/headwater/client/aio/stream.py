@@ -441,6 +441,7 @@ class AsyncStream:
 
         table = client.stream("orders").arrow(columns=["time", "value"])
         """
+        arrow.require_pyarrow()
         import pyarrow as pa
 
         schema = arrow.message_columns(columns, self.content_type or (await self.head()).content_type).schema
@@ -458,14 +459,14 @@ class AsyncStream:
 
     async def _record_parts(self, offset: str, until: str) -> AsyncGenerator[RecordPart, None]:
         """The records of a range as columns."""
-        from headwater.client.columns.records import has_one_id, part_of_records, part_of_times
+        from headwater.client.columns.records import has_one_id, part_of
 
         async for page in self.record_times(offset=offset, until=until):
             if has_one_id(page):
-                yield part_of_times(page)
+                yield part_of(page)
             else:
                 records = self.records(offset=page.offset, until=page.next_offset)
-                yield part_of_records([record async for record in records])
+                yield part_of(page, [record async for record in records])
 
     def producer(
         self,

@@ -46,21 +46,17 @@ class MessageColumns:
         self.has_records = True  # whether the server has record times, as far as it is known
         self._records = Records()
         self._needs_records = not self._is_json or bool({"offset", "time"} & set(columns))
-        self._at = -1  # the byte at which the next row starts; -1 until the first record is known
+        self.is_started = False  # the first records were added
+        self._at = 0  # the byte of the range at which the next row starts
         self._is_complete = False  # all records were added
         self._held = Joined()  # bytes of appends of which the end has not arrived
 
-    @property
-    def is_started(self) -> bool:
-        """Whether the first records were added."""
-        return self._at >= 0
-
     def add(self, part: RecordPart | None) -> None:
         """Add the next records of the range. None: there are no more, or the server has none at all."""
-        if part is None or not len(part.starts):
+        if part is None or not len(part.sizes):
             self.has_records, self._is_complete = self.is_started, True
             return
-        self._at = self._at if self.is_started else int(part.starts[0])
+        self.is_started = True
         self._records.forget(self._at)
         self._records.add(part)
 
@@ -68,7 +64,7 @@ class MessageColumns:
         """Whether the rows of these items need records that were not added yet."""
         if not (self._needs_records and self.has_records and len(items)) or self._is_complete:
             return False
-        return not self.is_started or self._records.reached < self._at + self._size(items)
+        return self._records.reached < self._at + self._size(items)
 
     def _size(self, items: Any) -> int:
         if self._is_json:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -18,64 +17,62 @@ Numbers = npt.NDArray[np.int64]
 TIME = pa.timestamp("ms", tz="UTC")
 _UNKNOWN = np.iinfo(np.int64).min
 _DIGITS = 16  # of both parts of an offset
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Numbers = np.empty(0, np.int64)
 
 
 class RecordPart(msgspec.Struct, frozen=True, eq=False):
-    """Consecutive records: the bytes at which they start and end, their times, and the first part of their offsets."""
+    """Consecutive records: their sizes and times, and the two numbers of the offset at which each begins."""
 
-    starts: Numbers
-    ends: Numbers
+    sizes: Numbers
     times_ms: Numbers
     ids: Numbers
+    positions: Numbers
 
 
 def has_one_id(page: RecordTimes) -> bool:
-    """Whether all offsets of a page have the same first part. Those of a fork or a restored stream may not."""
-    return _parsed(page.offset)[0] == _parsed(page.next_offset)[0] or not page.ends
+    """Whether all offsets of a page have the same first part. Those of a fork, of a restored stream and of one that
+    begins with a snapshot may not."""
+    return not page.ends or _parsed(page.offset)[0] == _parsed(page.next_offset)[0]
 
 
-def part_of_times(page: RecordTimes) -> RecordPart:
-    first_id, first = _parsed(page.offset)
-    ends = np.array(page.ends, np.int64) + first
-    starts = np.concatenate([[first], ends[:-1]])[: len(ends)]
-    return RecordPart(starts, ends, np.array(page.times_ms, np.int64), np.full(len(ends), first_id, np.int64))
-
-
-def part_of_records(records: Sequence[RecordInfo]) -> RecordPart:
-    """The same from records with their own offsets."""
-    begins = [_parsed(record.offset) for record in records]
-    return RecordPart(
-        _numbers(position for _, position in begins),
-        _numbers(_parsed(record.next_offset)[1] for record in records),
-        _numbers((record.time - _EPOCH) // timedelta(milliseconds=1) for record in records),
-        _numbers(number for number, _ in begins),
-    )
+def part_of(page: RecordTimes, records: Sequence[RecordInfo] | None = None) -> RecordPart:
+    """The records of a page. They are also given one by one if their offsets have different first parts."""
+    ends = np.array(page.ends, np.int64)
+    sizes = np.diff(ends, prepend=0)
+    times = np.array(page.times_ms, np.int64)
+    if records is None:
+        number, first = _parsed(page.offset)
+        return RecordPart(sizes, times, np.full(len(ends), number, np.int64), first + ends - sizes)
+    if len(records) != len(ends):
+        raise ProtocolError("the server gave different numbers of records for the same range")
+    begins = np.array([_parsed(record.offset) for record in records], np.int64)
+    return RecordPart(sizes, times, begins[:, 0], begins[:, 1])
 
 
 class Records:
-    """The records of a range, added in parts while its messages are read."""
+    """The records of a range, added in parts while its messages are read.
 
-    def __init__(self) -> None:
-        self._starts = self._ends = self._times = self._ids = _NOTHING
+    Its bytes are counted from the beginning of the range, because the positions in offsets leap where a snapshot ends.
+    """
 
-    @property
-    def reached(self) -> int:
-        """The end of the last record; -1 before the first one."""
-        return int(self._ends[-1]) if len(self._ends) else -1
+    def __init__(self, base: int = 0) -> None:
+        """`base`: the number of the first byte."""
+        self.reached = base  # the end of the last record
+        self._ends = self._times = self._ids = self._positions = _NOTHING
 
     def add(self, part: RecordPart) -> None:
-        self._starts = np.concatenate([self._starts, part.starts])
-        self._ends = np.concatenate([self._ends, part.ends])
+        ends = self.reached + np.cumsum(part.sizes)
+        self.reached = int(ends[-1]) if len(ends) else self.reached
+        self._ends = np.concatenate([self._ends, ends])
         self._times = np.concatenate([self._times, part.times_ms])
         self._ids = np.concatenate([self._ids, part.ids])
+        self._positions = np.concatenate([self._positions, part.positions])
 
     def forget(self, position: int) -> None:
-        """Drop the records that end at a position or before it."""
+        """Drop the records that end at a byte or before it."""
         kept = slice(int(np.searchsorted(self._ends, position, side="right")), None)
-        self._starts, self._ends = self._starts[kept], self._ends[kept]
-        self._times, self._ids = self._times[kept], self._ids[kept]
+        self._ends, self._times = self._ends[kept], self._times[kept]
+        self._ids, self._positions = self._ids[kept], self._positions[kept]
 
     def times(self, positions: Numbers) -> pa.Array:
         """The times of the records with these bytes; null after the last record."""
@@ -86,16 +83,12 @@ class Records:
     def offsets(self, positions: Numbers) -> pa.Array:
         """The offsets at which the records with these bytes begin. All of them must be known."""
         numbers = np.searchsorted(self._ends, positions, side="right")
-        ids, starts = _padded(self._ids[numbers]), _padded(self._starts[numbers])
-        return pc.binary_join_element_wise(ids, starts, "_")
+        ids, positions = _padded(self._ids[numbers]), _padded(self._positions[numbers])
+        return pc.binary_join_element_wise(ids, positions, "_")
 
     def ends(self, first: int, last: int) -> Numbers:
         """The ends of the records after one byte and up to another."""
         return self._ends[(self._ends > first) & (self._ends <= last)]
-
-
-def _numbers(numbers: Iterable[int]) -> Numbers:
-    return np.fromiter(numbers, np.int64)
 
 
 def _padded(numbers: Numbers) -> pa.Array:

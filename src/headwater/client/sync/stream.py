@@ -440,6 +440,7 @@ class Stream:
 
         table = client.stream("orders").arrow(columns=["time", "value"])
         """
+        arrow.require_pyarrow()
         import pyarrow as pa
 
         schema = arrow.message_columns(columns, self.content_type or self.head().content_type).schema
@@ -457,14 +458,14 @@ class Stream:
 
     def _record_parts(self, offset: str, until: str) -> Generator[RecordPart, None, None]:
         """The records of a range as columns."""
-        from headwater.client.columns.records import has_one_id, part_of_records, part_of_times
+        from headwater.client.columns.records import has_one_id, part_of
 
         for page in self.record_times(offset=offset, until=until):
             if has_one_id(page):
-                yield part_of_times(page)
+                yield part_of(page)
             else:
                 records = self.records(offset=page.offset, until=page.next_offset)
-                yield part_of_records(list(records))
+                yield part_of(page, list(records))
 
     def producer(
         self,

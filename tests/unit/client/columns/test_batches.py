@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.client import AsyncClient, Client, Put, Remove, Stream
-from headwater.errors import MessageError, StreamNotFoundError
+from headwater.errors import MessageError, MissingExtraError, OffsetTrimmedError, StreamNotFoundError
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -98,6 +100,14 @@ def test_offsets_of_a_fork_are_valid(stream: Stream, server: Server) -> None:
     assert table["time"].to_pylist()[: len(rows) - 3] == [row["time"] for row in rows[:-3]]
 
 
+def test_a_trimmed_stream_begins_at_its_first_offset(stream: Stream) -> None:
+    rows = filled(stream)
+    stream.trim(rows[1]["offset"])
+    assert stream.arrow(columns=["offset", "time", "value"]).to_pylist() == rows[1:]
+    with pytest.raises(OffsetTrimmedError):
+        stream.arrow(offset=rows[0]["offset"])
+
+
 class Plain(httpx.HTTPTransport):
     """A server without extensions."""
 
@@ -127,6 +137,17 @@ def test_what_cannot_be_asked_for(stream: Stream) -> None:
     for columns in ("value", [], ["value", "value"]):
         with pytest.raises(ValueError, match="columns are a list of different names"):
             stream.arrow(columns=columns)
+
+
+def test_without_pyarrow_or_duckdb(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream.create()
+    monkeypatch.delitem(sys.modules, "headwater.sql", raising=False)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingExtraError, match=r"SQL needs the package duckdb(.|\n)*pip install '.\[sql\]'"):
+        importlib.import_module("headwater.sql")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="Arrow needs pyarrow, which is not installed"):
+        stream.arrow()
 
 
 def test_the_asyncio_shell(stream: Stream, server: Server) -> None:
