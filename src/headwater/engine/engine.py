@@ -116,7 +116,14 @@ class Engine:
         self._rows = Rows(self._reader)
         self._fronts = Fronts(self._reader, self._ranges)
         self._sampler = Sampler(catalogue)
-        self._retainer = Retainer(self._reader, self._ranges, self._rows, self.now_ms, self.execute)
+        self._retainer = Retainer(
+            self._reader,
+            self._ranges,
+            self._rows,
+            self.now_ms,
+            self.execute,
+            lambda: self._housekeeping.grace_ms(),
+        )
         self._housekeeping = Housekeeping(
             store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due
         )

@@ -1,11 +1,13 @@
 """Housekeeping: renew streams with live readers, delete expired streams, evict unused ones.
 
-Streams that expired while the server was down are deleted only after a grace period, because the clock may be wrong.
+Streams that expired while the server was down are deleted only after a grace period, because the clock may be wrong. So
+are records that became too old meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -40,6 +42,7 @@ class Housekeeping:
         self._expire = expire
         self._trim = trim  # what the retention of the stream at a path, or its snapshot, does not keep
         self._started_ms = 0
+        self._trimmed_ms = 0  # when overdue streams were trimmed last, in the grace period
         self._task: asyncio.Task[None] | None = None
         self._making_room = asyncio.Lock()
         self._deleted = 0  # number of expired streams that were deleted
@@ -68,9 +71,26 @@ class Housekeeping:
                 log.exception("housekeeping failed, retrying")
 
     async def _expire_all(self) -> None:
+        if self.grace_ms() is not None and self._now_ms() >= self._trimmed_ms + bounds.OVERDUE_TRIM_MS:
+            self._trimmed_ms = self._now_ms()
+            await self._trim_overdue()
         after: Deadline | None = self._first()
         while after is not None:
             after = await self._expire_some(after)
+
+    async def _trim_overdue(self) -> None:
+        """In the grace period: trim the streams that were due before the start, as far as age is not the reason. Only
+        those that are in memory can have grown since."""
+        after: Deadline | None = (-1, MAX_ID)
+        while after is not None:
+            due = await self._store.due(after, self._started_ms, bounds.EXPIRE_STREAMS_MAX)
+            for path in due.paths:
+                stream = self._catalogue.newest(path)
+                if stream is not None and stream.state.retention is not None:
+                    with contextlib.suppress(DamagedDataError):  # the store has logged it
+                        await self._trim(path)
+            await asyncio.sleep(0)
+            after = due.next_after
 
     async def make_room(self) -> bool:
         """Delete some expired streams now, because a quota refuses a new one. Returns whether any was deleted, perhaps
@@ -84,8 +104,13 @@ class Housekeeping:
 
     def _first(self) -> Deadline:
         """After which deadline streams are deleted: in the grace period, those that expired since the start."""
-        in_grace = self._now_ms() < self._started_ms + self._limits.expiry_grace_s * 1000
-        return (self._started_ms, MAX_ID) if in_grace else (-1, MAX_ID)
+        grace_ms = self.grace_ms()
+        return (-1 if grace_ms is None else grace_ms, MAX_ID)
+
+    def grace_ms(self) -> int | None:
+        """The time of the start in the grace period, and None after it: what was due before is left alone."""
+        is_over = self._now_ms() >= self._started_ms + self._limits.expiry_grace_s * 1000
+        return None if is_over else self._started_ms
 
     async def _expire_some(self, after: Deadline) -> Deadline | None:
         """One step of a sweep. It ends when its deletions are durable, so that the rate follows what the disk and the

@@ -209,7 +209,9 @@ class DurableReader:
             raise _refusal(stream, error, start) from None
 
     async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
-        """The end and time of the record that begins at a position, which is before the tail."""
+        """The end and time of the record that begins at a position. If there is none any more, it was trimmed."""
+        if position >= stream.tail or 0 <= position < stream.first:
+            raise stream.state.names.trimmed(stream.first, position)
         return (await self.records(stream, next(stream.names.parts(position, stream.tail)), 1))[0]
 
     async def records(self, stream: LoadedStream, part: Part, limit: int) -> list[RecordEnd]:

@@ -55,49 +55,66 @@ class Retainer:
         rows: Rows,
         now_ms: Callable[[], int],
         execute: Callable[[Command], Awaitable[Reply]],
+        grace_ms: Callable[[], int | None],
     ) -> None:
+        """`grace_ms`: what was too old at this time already is not trimmed by age at present."""
         self._reader = reader
         self._ranges = ranges
         self._rows = rows
         self._now_ms = now_ms
         self._execute = execute
+        self._grace_ms = grace_ms
         self.trims = Trims()
 
     # By retention
 
     async def trim_due(self, path: str) -> None:
         """Trim what the retention of a stream does not keep. Nothing happens if it is deleted in the meantime."""
+        await self._trim_due(path, self._grace_ms())
+
+    async def _trim_due(self, path: str, grace_ms: int | None) -> None:
         try:
             stream = await self._reader.find(path, renew=False)
-            kept = stream.first if stream.retention is None else await self._kept_from(stream, stream.retention)
+            kept, retention = stream.first, stream.retention
+            if retention is not None:
+                kept = await self._kept_from(stream, retention, grace_ms)
             replaced = stream.state.replaced_until(self._now_ms())
             if kept < replaced:
                 await self._trim(stream, replaced, TrimCause.COMPACTION, keeps_snapshot=True)
-            elif stream.retention is not None:
-                await self._trim(stream, kept, TrimCause.RETENTION, keeps_snapshot=kept == stream.first)
+            elif retention is not None:
+                keeps_snapshot = kept == stream.first
+                await self._trim(stream, kept, TrimCause.RETENTION, keeps_snapshot=keeps_snapshot, retention=retention)
         except (StreamNotFoundError, StreamGoneError, OffsetTrimmedError):
             """It was deleted, or trimmed by hand."""
 
-    async def _kept_from(self, stream: LoadedStream, retention: Retention) -> int:
+    async def _kept_from(self, stream: LoadedStream, retention: Retention, grace_ms: int | None) -> int:
         """The position of the first record that the retention keeps."""
         positions = [stream.first]
         if retention.seconds is not None:
-            positions.append(await self._ranges.position_at(stream, self._now_ms() - retention.seconds * 1000))
+            positions.append(await self._young(stream, retention.seconds * 1000, grace_ms))
         if retention.bytes is not None:
             positions.append(await self._fitting(stream, retention.bytes))
         if retention.messages is not None:
             positions.append(min(stream.tail, stream.state.counted.excess(retention.messages)))
         return max(positions)
 
+    async def _young(self, stream: LoadedStream, age_ms: int, grace_ms: int | None) -> int:
+        """The position of the first record that is not too old."""
+        if grace_ms is not None and stream.first < stream.tail:
+            first = await self._reader.record_at(stream, stream.first)
+            if first.at_ms < grace_ms - age_ms:
+                return stream.first
+        return await self._ranges.position_at(stream, self._now_ms() - age_ms)
+
     async def _fitting(self, stream: LoadedStream, size_bytes: int) -> int:
         """The first of the last records that fit into a number of bytes, and at least the last record."""
-        goal = stream.tail - size_bytes
-        if goal <= stream.first:
-            return stream.first
+        first, goal = stream.first, stream.tail - size_bytes  # another trim may move the beginning meanwhile
+        if goal <= first:
+            return first
         last = await self._last(stream)
         if goal >= last:
             return last
-        position = await self._reader.boundary(stream, stream.first, goal)
+        position = await self._reader.boundary(stream, first, goal)
         return position if position == goal else (await self._reader.record_at(stream, position)).position
 
     async def _last(self, stream: LoadedStream) -> int:
@@ -147,9 +164,16 @@ class Retainer:
         return row.start.record
 
     async def _trim(
-        self, stream: LoadedStream, position: int, cause: TrimCause, *, keeps_snapshot: bool = False
+        self,
+        stream: LoadedStream,
+        position: int,
+        cause: TrimCause,
+        *,
+        keeps_snapshot: bool = False,
+        retention: Retention | None = None,
     ) -> Reply:
-        """Trim a stream before a position. A snapshot is before everything that can be trimmed."""
+        """Trim a stream before a position, for its retention if there is one. A snapshot is before everything that can
+        be trimmed."""
         if position > stream.tail:
             raise InvalidOffsetError(f"position {position} is not in this stream, which ends at {stream.tail}")
         first_ms, seqno = 0, 0
@@ -161,12 +185,21 @@ class Retainer:
         if stream.state.kind >= ROWS:
             seqno = await self._seqno_before(stream, position)
         first = stream.first
-        reply = await self._execute(
-            Trim(stream.path, self._now_ms(), stream.id, position, first_ms, last, seqno, keeps_snapshot)
+        trim = Trim(
+            path=stream.path,
+            now_ms=self._now_ms(),
+            stream_id=stream.id,
+            position=position,
+            first_ms=first_ms,
+            last=last,
+            seqno=seqno,
+            keeps_snapshot=keeps_snapshot,
+            retention=retention,
         )
-        if position > first:
+        reply = await self._execute(trim)
+        if (trimmed := min(position, stream.first) - first) > 0:
             self.trims.counts[cause] += 1
-            self.trims.bytes += position - first
+            self.trims.bytes += trimmed
         return reply
 
     async def _seqno_before(self, stream: LoadedStream, position: int) -> int:
@@ -179,15 +212,17 @@ class Retainer:
     # Changes
 
     async def retain(self, path: str, changes: tuple[tuple[str, int | bool | None], ...]) -> Reply:
-        """Change fields of the retention of a stream. If messages are to be counted from now on, those that are there
-        are counted first. Messages that are appended while this happens are not counted, so that more are kept."""
+        """Change fields of the retention of a stream, and trim what it does not keep. If messages are to be counted
+        from now on, those that are there are counted first. Messages that are appended while this happens are not
+        counted, so that more are kept."""
         stream = await self._reader.find(path, renew=False)
         messages = dict(changes).get("messages")
         counted = Counted()
         if messages is not None and not stream.state.counted.marks:
             counted = await self._count(stream, messages)
         reply = await self._execute(Retain(path, self._now_ms(), changes, counted))
-        await self.trim_due(path)
+        # An age that is asked for now holds now.
+        await self._trim_due(path, None if "seconds" in dict(changes) else self._grace_ms())
         return reply
 
     async def _count(self, stream: LoadedStream, wanted: int) -> Counted:

@@ -118,6 +118,7 @@ class Trim(msgspec.Struct, frozen=True):
     last: int = 0  # the position of the last record
     seqno: int = 0  # of a table: the last row before the position
     keeps_snapshot: bool = False  # the one after which reading continues at the position
+    retention: Retention | None = None  # for which it is trimmed; nothing is, if the stream has another one by now
     documents: tuple[WriteDocument, ...] = ()
 
 

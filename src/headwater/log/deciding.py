@@ -527,6 +527,8 @@ def _trim(states: NewestStates, state: StreamState, command: Trim) -> Decision:
     if command.stream_id != state.id:
         raise StreamGoneError("the stream was deleted, and another one was created at its path")
     reply = _create_reply(state, existed=True)
+    if command.retention not in (None, state.retention):
+        return Decision(_NOTHING, reply)
     position = command.position
     dropped = dropped_by(state.snapshots, position, keeps_snapshot=command.keeps_snapshot)
     is_known = command.first_ms == state.first_ms and command.last <= state.last and not dropped

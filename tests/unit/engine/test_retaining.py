@@ -8,15 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from headwater.engine import Engine
+from headwater.engine.clock import SteadyClock
 from headwater.engine.messages import FindRow, Read, ReadMore
 from headwater.engine.retaining import TrimCause
-from headwater.errors import InvalidOffsetError, OffsetTrimmedError
+from headwater.errors import ConfigurationError, InvalidOffsetError, OffsetTrimmedError
 from headwater.limits import Limits
 from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.quotas import Prefixes, PrefixQuota, Usage
 from headwater.log.retention import Counted, Retention
+from headwater.store.memory import MemoryStore
 from tests.unit.engine.test_engine import ManualClock, append, create, with_engine
 from tests.waiting import wait_for_async
 
@@ -230,10 +232,7 @@ def test_what_was_trimmed_is_counted() -> None:
         await engine.retain("a", (("bytes", 4),))
         await engine.retain("a", (("bytes", 2),))
         trims = engine.report().trims
-        assert (trims.counts, trims.bytes) == (
-            {TrimCause.REQUEST: 1, TrimCause.RETENTION: 2, TrimCause.COMPACTION: 0},
-            18,
-        )
+        assert (trims.counts[TrimCause.REQUEST], trims.counts[TrimCause.RETENTION], trims.bytes) == (1, 2, 18)
         await engine.retain("a", (("bytes", None),))
         assert engine.report().streams_retained == 0
         await engine.retain("a", (("bytes", 5),))
@@ -241,3 +240,87 @@ def test_what_was_trimmed_is_counted() -> None:
         assert engine.report().streams_retained == 0
 
     with_engine(body, run=asyncio.run)
+
+
+def test_a_wall_clock_that_is_set_forward_trims_nothing_and_one_that_is_set_back_delays_nothing() -> None:
+    at_s, wall_s = 1_000.0, 50_000.0
+    clock = SteadyClock(elapsed=lambda: at_s, wall=lambda: wall_s, boot=lambda: 7)
+
+    async def body(engine: Engine) -> None:
+        nonlocal at_s, wall_s
+        await fill(engine, 3, Retention(seconds=60))
+        for jump_s in (5.0, 86_400.0, -200_000.0):
+            wall_s += jump_s
+            at_s += 2
+            wall_s += 2
+            await asyncio.sleep(1)
+            assert await content(engine, "a") == b"000102"
+        at_s += 57  # slewed by at most 1 %
+        wall_s += 57
+        await wait_for_async(lambda: content(engine, "a"), b"")
+
+    with_engine(body, limits=FAST, clock=clock)
+
+
+def test_what_became_too_old_while_the_server_was_down_has_a_grace_period() -> None:
+    """Also if another limit, or a request, trims the stream meanwhile."""
+    clock = ManualClock()
+    store = KeptStore()
+
+    async def before(engine: Engine) -> None:
+        await fill(engine, 5, Retention(seconds=60, bytes=6))
+
+    async def after(engine: Engine) -> None:
+        assert await content(engine, "a") == b"0001020304"  # the sweep comes once a second
+        clock.ms += 1
+        await engine.execute(append(engine, "a", b"05"))
+        await wait_for_async(lambda: content(engine, "a"), b"030405")
+        await asyncio.sleep(1)
+        await engine.retain("a", (("bytes", 4),))
+        assert await content(engine, "a") == b"0405"
+        clock.ms += 59_000
+        await asyncio.sleep(1)
+        assert await content(engine, "a") == b"0405"
+        clock.ms += 1_000
+        await wait_for_async(lambda: content(engine, "a"), b"05")
+        clock.ms += 1
+        await wait_for_async(lambda: content(engine, "a"), b"")
+
+    with_engine(before, store, limits=Limits(expiry_sweep_s=60, expiry_grace_s=0.01), clock=clock)
+    clock.ms += 86_400_000
+    with_engine(after, store, limits=Limits(expiry_sweep_s=0.1, expiry_grace_s=60), clock=clock)
+
+
+def test_an_age_that_is_asked_for_in_the_grace_period_holds_at_once() -> None:
+    clock = ManualClock()
+
+    async def body(engine: Engine) -> None:
+        await fill(engine, 2)
+        clock.ms += 10_000
+        await engine.execute(append(engine, "a", b"02"))
+        await engine.retain("a", (("seconds", 5),))
+        assert await content(engine, "a") == b"02"
+
+    with_engine(body, limits=Limits(expiry_grace_s=600), clock=clock)
+
+
+class KeptStore(MemoryStore):
+    """A store that is opened again with its content."""
+
+    async def close(self) -> None:
+        """Keep everything."""
+
+
+def test_a_repeated_create_of_a_fork_at_the_beginning_of_a_trimmed_source() -> None:
+    async def body(engine: Engine) -> None:
+        offsets = await fill(engine, 6)
+        await engine.trim("a", before=offsets[1])
+        for path, offset in (("b", BEGINNING), ("c", offsets[3])):
+            made = [await engine.execute(create(engine, path, fork=ForkRequest("a", offset))) for _ in range(2)]
+            assert [reply.existed for reply in made] == [False, True]
+        with pytest.raises(ConfigurationError):
+            await engine.execute(create(engine, "c", fork=ForkRequest("a", BEGINNING)))
+        assert await content(engine, "b") == b""
+        assert await content(engine, "c") == b"0203"
+
+    with_engine(body)

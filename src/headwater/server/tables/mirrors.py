@@ -18,6 +18,7 @@ from headwater.errors import (
     EmptyBodyError,
     InvalidHeaderError,
     MirrorMismatchError,
+    OffsetTrimmedError,
     SeqNoRegressionError,
 )
 from headwater.limits import CHANGES_MAX, LARGE_READ_BYTES, ROWS_INLINE_BYTES
@@ -77,8 +78,8 @@ async def _append(service: Service, request: Request, path: str, after: int, clo
     while True:
         try:
             return await _append_rest(service.engine, path, rows)
-        except SeqNoRegressionError:
-            continue  # another follower has appended rows: compare again
+        except (SeqNoRegressionError, OffsetTrimmedError):
+            continue  # another follower has appended rows, or rows were trimmed: compare again
 
 
 async def _append_rest(engine: Engine, path: str, rows: Numbered) -> Reply:
