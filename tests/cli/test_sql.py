@@ -221,7 +221,7 @@ class Terminal:
         while wanted not in self.text:
             assert time.monotonic() < ends, self.text
             self.process.send_signal(signal.SIGINT)
-            if select.select([self._master], [], [], 0.5)[0]:
+            while wanted not in self.text and select.select([self._master], [], [], 3)[0]:
                 self.text += os.read(self._master, 65536).decode(errors="replace")
         self.text = ""
 

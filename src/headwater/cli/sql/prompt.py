@@ -56,24 +56,23 @@ def prompt(session: SqlSession, client: Client, sink: ResultSink) -> None:
         while True:
             try:
                 line = input(_MORE if lines else _PROMPT)
+                if not lines and line.strip().startswith("."):
+                    if line.strip() in (".quit", ".exit"):
+                        return
+                    with _reported():
+                        sink = _command(line.split(), session, client, sink)
+                    continue
+                lines += [line] if line.strip() else []
+                if line.rstrip().endswith(";"):
+                    text, lines = "\n".join(lines), []
+                    with _reported():
+                        sink.write(session.query(text))
+                    session.close()
             except EOFError:
                 typer.echo()
                 return
             except KeyboardInterrupt:
                 typer.echo()
-                lines = []
-                continue
-            if not lines and line.strip().startswith("."):
-                if line.strip() in (".quit", ".exit"):
-                    return
-                with _reported():
-                    sink = _command(line.split(), session, client, sink)
-                continue
-            lines += [line] if line.strip() else []
-            if line.rstrip().endswith(";"):
-                with _reported():
-                    sink.write(session.query("\n".join(lines)))
-                session.close()
                 lines = []
 
 
