@@ -69,6 +69,11 @@ export function ago(text, now = Date.now()) {
   return passed >= 0 ? `${seconds(passed)} ago` : `in ${seconds(-passed)}`;
 }
 
+/** When something is due; now, if that has passed. */
+export function until(text) {
+  return text && Date.parse(text) > Date.now() ? ago(text) : "now";
+}
+
 /** Lines of a hex dump: offset, 16 bytes, and what of them is printable ASCII. */
 export function hexLines(data, most) {
   const lines = [];

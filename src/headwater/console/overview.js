@@ -107,16 +107,33 @@ class Browser {
     const text = this._search.value.trim();
     const mine = (this._turn = (this._turn ?? 0) + 1);
     await this._try(async () => {
-      const page = text ? await beginning(this._kind, text, null, this._aborting.signal) : await children(this._kind, "", null, this._aborting.signal);
-      if (mine !== this._turn) return;
-      this._flat = text ? { after: page.after, prefix: text } : null;
-      this._rows = this._listed(page, 0, "");
-      this.grid.clearSelection();
-      this.grid.setCount(this._rows.length);
-      if (!text) return;
+      let begun = false;
+      const display = (page) => {
+        if (mine !== this._turn) return;
+        this._flat = text ? { after: page.after, prefix: text } : null;
+        // Folders that someone has opened while the others were asked for stay open.
+        const known = new Map((begun ? this._rows : []).filter((row) => row.level === 0).map((row) => [row.path, row]));
+        const below = (row) => (known.get(row.path)?.open ? this._below(known.get(row.path)) : [row]);
+        this._rows = text ? this._listed(page, 0, "") : this._listed(page, 0, "").flatMap(below);
+        if (!begun) this.grid.clearSelection();
+        begun = true;
+        this.grid.setCount(this._rows.length);
+      };
+      const { signal } = this._aborting;
+      const page = text ? await beginning(this._kind, text, null, signal) : await children(this._kind, "", null, signal, (found) => display({ found, after: null }));
+      display(page);
+      if (!text || mine !== this._turn) return;
       show(this._anywhere, h("button", { type: "button", class: "quiet", onclick: () => this._find(text) }, `Find “${text}” anywhere in a path`));
       announce(`${count(this._rows.length)}${page.after === null ? "" : " or more"} paths begin with this.`);
     });
+  }
+
+  /** An opened folder with what is shown below it. */
+  _below(folder) {
+    const start = this._rows.indexOf(folder);
+    let end = start + 1;
+    while (end < this._rows.length && this._rows[end].level > folder.level) end += 1;
+    return this._rows.slice(start, end);
   }
 
   _listed(page, level, prefix) {
@@ -185,9 +202,7 @@ class Browser {
       this._fill(index + 1, row.path, null, row.level + 1, 0);
       return;
     }
-    let end = index + 1;
-    while (end < this._rows.length && this._rows[end].level > row.level) end += 1;
-    this._rows.splice(index + 1, end - index - 1);
+    this._rows.splice(index + 1, this._below(row).length - 1);
     this.grid.setCount(this._rows.length);
   }
 

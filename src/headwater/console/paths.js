@@ -21,8 +21,9 @@ const LISTS = {
   },
 };
 
-/** A page of what is directly below a prefix: folders and leaves; and where to continue, or null. */
-export async function children(kind, prefix, after, signal) {
+/** A page of what is directly below a prefix: folders and leaves; and where to continue, or null. `progress` is called
+ * with what is known so far. */
+export async function children(kind, prefix, after, signal, progress = () => {}) {
   const found = [];
   let folder = null;
   let limit = PAGE;
@@ -37,6 +38,7 @@ export async function children(kind, prefix, after, signal) {
       folder = last ?? folder;
     }
     if (next === null) return { found, after: null };
+    progress(found);
     after = last === null ? next : last + LAST;
     limit = last === null ? PAGE : PEEK;
     if (found.length >= CHILDREN) break;

@@ -2,7 +2,7 @@
 
 import { Problem, request, server, streamPath } from "./api.js";
 import { badge, facts, h, show } from "./dom.js";
-import { ago, bytes, count, moment, oneLine } from "./format.js";
+import { ago, bytes, count, moment, oneLine, until } from "./format.js";
 import { Grid } from "./grid.js";
 import { elements } from "./json.js";
 import { before } from "./messages.js";
@@ -91,7 +91,7 @@ function lease(one) {
 }
 
 function retries(one) {
-  return one.failures ? `${count(one.failures)} failed, next ${ago(one.next_attempt_at) || "now"}` : null;
+  return one.failures ? `${count(one.failures)} failed, next ${until(one.next_attempt_at)}` : null;
 }
 
 export async function subscriptionPage({ names: [id] }) {

@@ -2,7 +2,7 @@
 
 import { Problem, absolute, events, lines, query, request, server, tablePath as path } from "./api.js";
 import { badge, copyButton, debounce, facts, field, h, show } from "./dom.js";
-import { ago, bytes, count, moment, oneLine, rate, time } from "./format.js";
+import { ago, bytes, count, moment, oneLine, rate, several, time, until } from "./format.js";
 import { Grid } from "./grid.js";
 import { parse } from "./json.js";
 import { announce, heading, panel, problemBox, tabs } from "./shell.js";
@@ -360,7 +360,7 @@ function nurlTable(nurls) {
       h("td", {}, h("code", {}, one.url), h("div", { class: "note" }, one.event)),
       h("td", {}, badge(one.failures ? "failing" : one.state, one.failures ? "bad" : "good")),
       h("td", { class: "end" }, count(one.lag_rows)),
-      h("td", {}, one.last_answer ? `${one.last_answer}, ${ago(one.last_answer_at)}` : "none since the start", one.failures ? h("div", { class: "note" }, `${count(one.failures)} failures; next ${ago(one.next_attempt_at)}`) : null),
+      h("td", {}, one.last_answer ? `${one.last_answer}, ${ago(one.last_answer_at)}` : "none since the start", one.failures ? h("div", { class: "note" }, `${several(one.failures, "failure")}; next ${until(one.next_attempt_at)}`) : null),
     );
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "NURLs" }, h("table", {}, h("thead", {}, h("tr", {}, ["NURL", "State", "Rows behind", "Last answer"].map((label, index) => h("th", { scope: "col", class: index === 2 ? "end" : null }, label)))), h("tbody", {}, nurls.map(row))));
 }
