@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,7 +158,6 @@ def fill_shop(http: httpx.Client) -> None:
                 producer = {"producer-id": "shop-1", "producer-epoch": "0", "producer-seq": str(sent)}
                 append("shop/orders", [order(number, step)], **producer)
                 sent += 1
-        time.sleep(0.01)  # appends with times of their own, so that a slider has something to travel over
     append("shop/orders", [{"type": "order", "key": "o12", "headers": {"operation": "delete"}}])
     customers = [
         {"type": "customer", "key": f"c{n}", "headers": {"operation": "insert"}, "value": {"name": f"Customer {n}"}}

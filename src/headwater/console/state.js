@@ -3,7 +3,7 @@
 import { Problem, server } from "./api.js";
 import { debounce, field, h, show } from "./dom.js";
 import { FOLD_BYTES_MAX, stateOf } from "./fold.js";
-import { ago, bytes, count, oneLine, time } from "./format.js";
+import { ago, bytes, count, oneLine, several, time } from "./format.js";
 import { Grid } from "./grid.js";
 import { announce, problemBox } from "./shell.js";
 import { ofState, snippetsView } from "./snippets.js";
@@ -140,7 +140,7 @@ class StateView {
   _showNote() {
     const notes = [];
     if (!this.state.length) notes.push("The stream has no events.");
-    if (this.state.invalid) notes.push(`${count(this.state.invalid)} messages are not state events.`);
+    if (this.state.invalid) notes.push(`${several(this.state.invalid, "message is no state event", "messages are no state events")}.`);
     if (this.state.isPartial) {
       notes.push(this.state.events ? `This is the state that the newest ${bytes(FOLD_BYTES_MAX)} of the stream give; entities that did not change in them are missing.` : "These are the first entities; there are more.");
     }
