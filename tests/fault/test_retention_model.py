@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -269,11 +270,12 @@ class Readers:
             offset = reply.stream.offset(reply.next)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_readers_get_what_follows_their_offset_or_are_told(seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(6), 11, 22])
+def test_readers_get_what_follows_their_offset_or_are_told(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     machine, readers = SmallMachine(seed), Readers(seed)
     for _ in range(6):
         machine.run(readers.live)
     assert readers.trimmed
     assert readers.refused
     assert readers.read
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -70,7 +70,8 @@ def fold(reader: IndexReader, writer: IndexWriter, segment: Segment) -> int:
         writer.trim([(state.id, *unread) for state in states if state.id in freed for unread in state.unread])
         writer.put_documents(replay.documents)
         for stream_id, grown in growth.items():
-            writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts))
+            state = replay.states.get(stream_id)
+            writer.put_bytes(stream_id, grown.start, grown.ends, grown.times, b"".join(grown.parts), state)
         folded = (segment.number, replay.sequence, segment.salt)
         writer.commit(Meta(*folded, replay.next_id, replay.streams, replay.latest, replay.timeline))
     except BaseException:

@@ -124,9 +124,18 @@ class IndexWriter:
             [(*one, row_checksum("garbage", *one)) for one in ranges],
         )
 
-    def put_bytes(self, stream_id: int, start: int, ends: array[int], times: array[int], data: bytes) -> None:
+    def put_bytes(
+        self,
+        stream_id: int,
+        start: int,
+        ends: array[int],
+        times: array[int],
+        data: bytes,
+        state: StreamState | None = None,
+    ) -> None:
         """Add records to the end of a stream. Small chunks are merged in powers of two, so each byte is rewritten at
-        most a logarithmic number of times, and a stream has few chunks."""
+        most a logarithmic number of times, and a stream has few chunks. `state` is that of the stream, if it is
+        known: chunks that were trimmed may be gone."""
         while len(data) < limits.SMALL_CHUNK_BYTES:
             last = self._connection.execute(
                 "SELECT id, size FROM chunks WHERE stream_id = ? ORDER BY start DESC LIMIT 1", (stream_id,)
@@ -142,8 +151,10 @@ class IndexWriter:
             except DamagedDataError as error:  # a merge would give damaged bytes a valid checksum
                 log.error("a damaged chunk was not merged: %s", error)
                 break
-            if before.start + before.ends[-1] != start:  # a chunk is missing; a merge would hide it
-                log.error("a chunk of stream %d before %d is missing in the index", stream_id, start)
+            end = before.start + before.ends[-1]
+            if end != start:  # a chunk is missing; a merge would hide it
+                if state is None or not state.is_unread(end, start):
+                    log.error("a chunk of stream %d before %d is missing in the index", stream_id, start)
                 break
             merged_ends, merged_times = before.ends[:], array("Q", map(before.time, range(len(before.ends))))
             merged_ends.extend([len(before.data) + end for end in ends])
