@@ -23,6 +23,7 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     compact_after_s: int | None = None  # only what is older
 
     def changed(self, changes: tuple[tuple[str, int | bool | None], ...]) -> Retention:
+        """This retention with other values in some fields."""
         return msgspec.structs.replace(self, **dict(changes))
 
 

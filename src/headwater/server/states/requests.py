@@ -44,7 +44,7 @@ from headwater.server.bodies import BodyFeed, cut
 from headwater.server.http import Buffer, Headers, Request, Response
 from headwater.server.references import parse_integer
 from headwater.server.service import Service
-from headwater.server.states.state import Base, KeptState
+from headwater.server.states.state import FoldedFrom, KeptState
 from headwater.server.streams.control import named_stream
 from headwater.server.streams.replies import NO_CACHE, SANDBOX, VARY, choose_coding, not_modified
 
@@ -68,7 +68,7 @@ class _Found(NamedTuple):
     """What was found in a state, and which state that was."""
 
     version: int
-    base: Base
+    base: FoldedFrom
     offset: Offset
     skipped: int
     entity: Entity | None = None

@@ -55,21 +55,21 @@ class Builds:
         return self._short if size_bytes <= STATE_SHORT_BYTES else self._long
 
 
-class Base(NamedTuple):
+class FoldedFrom(NamedTuple):
     """What the events from a position on are folded into: a snapshot, or nothing."""
 
     position: int
     is_snapshot: bool
 
     @classmethod
-    def of(cls, stream: VisibleStream, until: int | None) -> Base:
+    def of(cls, stream: VisibleStream, until: int | None) -> FoldedFrom:
         """The one of a state that is built now."""
         for snapshot in reversed(stream.names.snapshots):
             if until is None or snapshot.next <= until:
                 return cls(snapshot.next, is_snapshot=True)
         return cls(stream.first, is_snapshot=False)
 
-    def is_left(self, stream: VisibleStream, now: Base) -> bool:
+    def is_left(self, stream: VisibleStream, now: FoldedFrom) -> bool:
         """Whether nothing was trimmed but what this base replaces. Compaction makes a snapshot of what is there, trims
         that, and keeps the snapshot until something behind it is trimmed."""
         if stream.first == self.position:
@@ -104,7 +104,7 @@ class KeptState(Pulled):
         self.until = until
         self.kept_as = (stream.id, until)
         self.entities = Entities()
-        self.base = Base.of(stream, until)
+        self.base = FoldedFrom.of(stream, until)
         self.position = begin  # up to which everything is applied
         self.offset: Offset = stream.offset(begin)  # of the position
         self.used_s = 0.0
@@ -141,7 +141,7 @@ class KeptState(Pulled):
 
     def is_whole(self, stream: VisibleStream) -> bool:
         """Whether a state that is built now would be the same. A snapshot that was made since changes nothing."""
-        now = Base.of(stream, self.until)
+        now = FoldedFrom.of(stream, self.until)
         if not self.base.is_left(stream, now):
             return False
         self.base = max(self.base, now)
