@@ -114,6 +114,8 @@ def sent(world: World, route: Route, token: str | None) -> httpx.Response:
         name = {f"{CONTROL_ROOT}sign": f"url={STREAM}"}.get(route.template, f"path={PATH}&parts=1")
         if route.template in [f"{CONTROL_ROOT}{api}" for api in ("records", "details", "forks")]:
             name = f"path={PATH}"
+        elif route.template == f"{CONTROL_ROOT}trim":
+            name = f"path={PATH}&before=now"
         elif route.template == f"{TABLE_CONTROL_ROOT}nurls":
             name = f"name={PATH}"
         path += f"?{name}"
@@ -122,6 +124,11 @@ def sent(world: World, route: Route, token: str | None) -> httpx.Response:
         headers = FORM
         queries = {"GET": "?timeout=0", "DELETE": f"?nurl={quote('https://nurl.invalid/nurl', safe='')}"}
         path += queries.get(route.method, "")
+    elif route.method == "PATCH":
+        headers = {"stream-retain-seconds": "90"}
+    elif route.template.endswith(("/trim", "/compact")) and path.startswith(TABLE):
+        headers = {}
+        path += "?before=1" if route.template.endswith("/trim") else ""
     elif path.startswith(TABLE):
         headers = ROWS if route.method == "PUT" else {"content-type": "text/sequence"}
         content = b"+\tk\tv\n" if route.method == "POST" else b""

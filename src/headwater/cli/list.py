@@ -10,10 +10,12 @@ import typer
 from headwater.cli.connecting import AsJson, Server, complete_path, connected
 from headwater.cli.output import print_json, print_list
 from headwater.cli.retaining import retention_text
+from headwater.positions import is_in_snapshot
 
 if TYPE_CHECKING:
     from headwater.client import StreamInfo
 
+_FIRST_BYTE = f"_{0:016}"  # the end of the offset of a stream that begins with its first byte, which is not shown
 COLUMNS = ["path", "bytes", "content_type", "closed", "created_at", "expires_at", "first_offset", "retention"]
 
 
@@ -36,4 +38,6 @@ def command(
 
 
 def _row(info: StreamInfo) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(info), "retention": retention_text(info.retention) or None}
+    first = info.first_offset
+    begins = first if first is not None and (is_in_snapshot(first) or not first.endswith(_FIRST_BYTE)) else None
+    return {**msgspec.structs.asdict(info), "first_offset": begins, "retention": retention_text(info.retention) or None}

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice, pairwise
 from typing import Any
 
+import msgspec
+
 from headwater import limits
 from headwater.client import Client, Reader, Stream, StreamInfo
 from headwater.errors import (
@@ -504,7 +506,11 @@ def earliest(info: StreamInfo) -> StreamPlace:
 def _place(word: str, info: StreamInfo) -> StreamPlace:
     if word.lower() == EARLIEST:
         return earliest(info)
-    return StreamPlace(info.tail_offset, ended=info.closed) if word.lower() == LATEST else parse_place(word)
+    if word.lower() == LATEST:
+        return StreamPlace(info.tail_offset, ended=info.closed)
+    place = parse_place(word)
+    counted_from_beginning = place.offset == EARLIEST_PLACE.offset
+    return msgspec.structs.replace(place, offset=earliest(info).offset) if counted_from_beginning else place
 
 
 def _character_boundary(data: bytes, most: int) -> int:

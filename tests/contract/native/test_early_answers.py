@@ -64,7 +64,7 @@ def test_without_the_scope(guarded: Guarded) -> None:
 
 def test_an_unknown_route_and_method(guarded: Guarded) -> None:
     assert refused(guarded, head("POST", "/elsewhere", guarded.admin)).status == 404
-    assert refused(guarded, head("PATCH", "/v1/stream/a", guarded.admin)).status == 405
+    assert refused(guarded, head("PROPFIND", "/v1/stream/a", guarded.admin)).status == 405
 
 
 def test_a_body_that_is_too_large_or_encoded(guarded: Guarded) -> None:

@@ -118,12 +118,12 @@ def test_routes_and_methods(server: Server) -> None:
     with Wire(server) as wire:
         assert wire.ask("GET", "/none").problem["type"] == "urn:headwater:unknown-route"
         assert wire.ask("GET", "/v1/stream/__ds/nothing").status == 404
-        answer = wire.ask("PATCH", "/v1/stream/a")
+        answer = wire.ask("PROPFIND", "/v1/stream/a")
         assert answer.status == 405
-        assert answer.headers["allow"] == "PUT, POST, GET, HEAD, DELETE, OPTIONS"
+        assert answer.headers["allow"] == "PUT, POST, GET, HEAD, PATCH, DELETE, OPTIONS"
         assert wire.ask("POST", "/v1/stream/__ds/streams").status == 405
         options = wire.ask("OPTIONS", "/v1/stream/a")
-        assert (options.status, options.headers["allow"]) == (204, "PUT, POST, GET, HEAD, DELETE, OPTIONS")
+        assert (options.status, options.headers["allow"]) == (204, "PUT, POST, GET, HEAD, PATCH, DELETE, OPTIONS")
 
 
 def test_every_response_carries_the_security_headers(server: Server) -> None:

@@ -69,10 +69,10 @@ def prompt(session: SqlSession, client: Client, sink: ResultSink) -> None:
                         sink.write(session.query(text))
                     session.close()
             except EOFError:
-                typer.echo()
+                say("")
                 return
             except KeyboardInterrupt:
-                typer.echo()
+                say("")
                 lines = []
 
 

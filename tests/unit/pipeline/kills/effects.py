@@ -48,7 +48,7 @@ _CLIENT_READS = frozenset(
     {
         *("active", "client", "epoch", "follow", "get", "head", "headers", "id", "info", "list", "metrics", "nurl"),
         *("nurls", "offset_at", "path", "producer", "read", "record_times", "records", "rows", "splits", "stream"),
-        *("table", "tables", "flush"),
+        *("table", "tables", "flush", "arrow", "batches", "entities", "entity"),
     }
 )
 _FILES = frozenset({"mkdir", "rename", "replace", "rmtree", "save", "start", "symlink", "touch", "unlink"})
