@@ -49,6 +49,7 @@ class BusyStream(msgspec.Struct, frozen=True):
     appends_per_s: float
     first: Offset  # where it begins
     first_seqno: int  # the same of a table
+    trimmed_bytes: int  # before its first record
     retention: Retention | None
 
 
@@ -105,7 +106,8 @@ class Sampler:
             size = stream.size
             rank = (float(size), rates[0]) if by_size else (rates[0], float(size))
             if len(best) < limit or rank > best[0][0]:
-                first = stream.state.offset(stream.first), stream.trimmed_seqno + 1
+                info = stream.info()
+                first = info.first_offset, info.first_seqno, info.first
                 busy = BusyStream(stream.path, size, stream.readers, *rates, *first, stream.retention)
                 (heapq.heappush if len(best) < limit else heapq.heapreplace)(best, (rank, stream.id, busy))
         return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)

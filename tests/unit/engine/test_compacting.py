@@ -70,6 +70,8 @@ def test_a_new_reader_gets_the_snapshot_and_one_that_is_there_what_it_replaces()
         assert await all_of(engine, "a") == b"abcde06070809"
         inside = await offsets_of(engine, "a")
         assert inside == sorted(inside)
+        [busy] = [stream for stream in (await engine.busiest(10)).streams if stream.path == "a"]
+        assert busy.first == info.first_offset == inside[0]
         expected = [b"abcde06070809", b"cde06070809", b"e06070809", b"06070809", b"070809", b"0809", b"09", b""]
         assert [await all_of(engine, "a", offset) for offset in inside] == expected
         for number, offset in enumerate(offsets):

@@ -80,7 +80,7 @@ def _stream(stream: BusyStream) -> dict[str, Any]:
         "name": name,
         "bytes": stream.size,
         **first,
-        "trimmed_bytes": stream.first.position,
+        "trimmed_bytes": stream.trimmed_bytes,
         "retention": stream.retention,
         "bytes_per_s": round(stream.bytes_per_s, 1),
         "appends_per_s": round(stream.appends_per_s, 1),
