@@ -107,8 +107,18 @@ class Sampler:
             rank = (float(size), rates[0]) if by_size else (rates[0], float(size))
             if len(best) < limit or rank > best[0][0]:
                 info = stream.info()
-                first = info.first_offset, info.first_seqno, info.first
-                busy = BusyStream(stream.path, size, stream.readers, *rates, *first, stream.retention)
+                bytes_per_s, appends_per_s = rates
+                busy = BusyStream(
+                    path=stream.path,
+                    size=size,
+                    readers=stream.readers,
+                    bytes_per_s=bytes_per_s,
+                    appends_per_s=appends_per_s,
+                    first=info.first_offset,
+                    first_seqno=info.first_seqno,
+                    trimmed_bytes=info.first,
+                    retention=stream.retention,
+                )
                 (heapq.heappush if len(best) < limit else heapq.heapreplace)(best, (rank, stream.id, busy))
         return Busiest([busy for _, _, busy in sorted(best, reverse=True)], len(streams), over_s)
 
