@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,11 @@ settings.register_profile("headwater", deadline=None, derandomize=True, max_exam
 settings.register_profile("thorough", settings.get_profile("headwater"), max_examples=1000)  # by --hypothesis-profile
 settings.register_profile("quick", settings.get_profile("headwater"), max_examples=20)  # make test-fast
 settings.load_profile("headwater")
+
+# Tests start hundreds of Python processes. Where the environment forbids bytecode files, each of them would compile the
+# package again, which takes longer than most of what they are started for; and each worker would rewrite all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A Java that lives for seconds gains nothing from the optimising compiler, which takes half of its processor time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -90,6 +97,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(SLOW):
             item.add_marker("slow")
     items.sort(key=_turn)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end. The garbage collector need not look at a million objects each time."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
