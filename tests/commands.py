@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -31,6 +32,7 @@ _IMPORTED = (
     "headwater.cli.sql.prompt",
     "headwater.sql",
     "httpx",
+    "typer._adapters",  # pydantic, which Typer imports when it parses the first command
 )
 _REQUEST_BYTES_MAX = 1 << 20
 
@@ -47,10 +49,10 @@ class Commands:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `headwater` with these arguments, in the environment of the tests or another one."""
         env = dict(os.environ if environment is None else environment)
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given.write(stdin)
-            given.seek(0)
-            code = self._ask({"arguments": arguments, "env": env, "cwd": os.getcwd()}, [given, out, err])
+        with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            source.write(stdin)
+            source.seek(0)
+            code = self._ask({"arguments": arguments, "env": env, "cwd": os.getcwd()}, [source, out, err])
             out.seek(0)
             err.seek(0)
             return subprocess.CompletedProcess(["headwater", *arguments], code, out.read(), err.read())
@@ -92,6 +94,8 @@ def main() -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     from headwater.cli import main as headwater
+
+    gc.freeze()  # no command looks at what it shares with this process
 
     while True:
         data, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
