@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -94,8 +93,6 @@ def main() -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     from headwater.cli import main as headwater
-
-    gc.freeze()  # no command looks at what it shares with this process
 
     while True:
         data, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)

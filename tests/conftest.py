@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -102,6 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was collected stays until the end. The garbage collector need not look at a million objects each time."""
     gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries in C report what is left at the end
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -100,10 +100,10 @@ def _show_folded(stream: Stream, type: str | None, key: str | None, at: str | No
     if type is None or key is None:
         _print(_all(state, type, offset), as_json=as_json)
         return
-    found = state.get(type, key)
-    if found is None:
+    entity = state.get(type, key)
+    if entity is None:
         raise EntityNotFoundError(f"there is no {type!r} with the key {key!r}")
-    _print_one(_public(found, offset), as_json=as_json)
+    _print_one(_public(entity, offset), as_json=as_json)
 
 
 def _fold(stream: Stream, at: str | None) -> tuple[Entities, str]:

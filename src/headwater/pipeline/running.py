@@ -29,7 +29,7 @@ from headwater.spark.progress import StreamLag, lag
 
 Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
 
-_TOLD = re.compile(r"headwater\.errors\.(\w+): (.+)")  # in the traceback of a task or a source
+_NAMED_ERROR = re.compile(r"headwater\.errors\.(\w+): (.+)")  # in the traceback of a task or a source
 
 
 class _StoppedError(Exception):
@@ -185,7 +185,7 @@ def cause_of(error: Exception) -> Exception:
     """The original error, which tasks and sources report only in the text of another error."""
     if isinstance(error, HeadwaterError):
         return error
-    for name, what in reversed(_TOLD.findall(str(error))):
+    for name, what in reversed(_NAMED_ERROR.findall(str(error))):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, HeadwaterError):
             return kind(what)

@@ -153,14 +153,14 @@ class Relations:
         stream = self._client.stream(info.path, content_type=info.content_type)
         return StreamPart(stream, info.path, info.content_type, BEGINNING, info.tail_offset)
 
-    def _of_streams(self, name: str, given: str, parts: list[StreamPart], named: Mapping[str, Any]) -> Relation:
-        """The messages of streams, found by a path or glob that was `given`."""
+    def _of_streams(self, name: str, reference: str, parts: list[StreamPart], named: Mapping[str, Any]) -> Relation:
+        """The messages of the streams of a path or glob."""
         kinds = {part.kind: part.path for part in parts}
         if len(kinds) > 1:
             several = " and ".join(f"{path!r} ({kind.name.lower()})" for kind, path in kinds.items())
             raise SqlError(f"{name!r} matches streams of several kinds, {several}; name those of one kind")
         streams = tuple((part.path, part.until) for part in parts)
-        pattern = None if parts[0].path == given.strip("/") else given
+        pattern = None if parts[0].path == reference.strip("/") else reference
         parts = [_within(part, named) for part in parts]
         source: ArrowSource
         if ContentKind.JSON not in kinds:
@@ -312,8 +312,8 @@ class Relations:
     # Names that are not known
 
     def _is_of_duckdb(self, name: str) -> bool:
-        found = "SELECT 1 FROM duckdb_views() WHERE view_name = ?"
-        return self._connection.execute(found, [name.lower()]).fetchall() != []
+        query = "SELECT 1 FROM duckdb_views() WHERE view_name = ?"
+        return self._connection.execute(query, [name.lower()]).fetchall() != []
 
     def _unknown(self, name: str) -> str:
         known = [*self._paths(name), *self._table_names()]

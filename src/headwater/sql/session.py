@@ -85,8 +85,8 @@ class SqlSession:
             _check_case(references.names)
             finding = Relations(self._client, connection, references, is_direct=self._direct)
             relations += [finding.called(call, view) for call, view in references.views.items()]
-            found = (finding.named(name) for name in references.names if name not in references.views.values())
-            relations += [relation for relation in found if relation is not None]
+            named = (finding.named(name) for name in references.names if name not in references.views.values())
+            relations += [relation for relation in named if relation is not None]
             for number, relation in enumerate(relations):
                 _stand_in(connection, relation, f"source_{number}")
             result = connection.sql(references.text)

@@ -133,8 +133,8 @@ class Completer:
         """The completion with a number, as readline asks for it."""
         if number == 0:
             self._known = (text, self.completions(text))
-        found = self._known[1]
-        return found[number] if number < len(found) else None
+        completions = self._known[1]
+        return completions[number] if number < len(completions) else None
 
     def completions(self, text: str) -> list[str]:
         before, quote, begun = text.rpartition("'")

@@ -16,7 +16,7 @@ reconnects to the same URL. An id is base64url of
 
 and an entry, which does not depend on other entries, so that an event changes only one of them, is
 
-    varint              key << 3 | told << 2 | over << 1 | same
+    varint              key << 3 | current << 2 | over << 1 | same
     zigzag varint       id of the offset - base; absent if `same`: it is that of the offset in the URL
     varint              position; if `same`, less the position in the URL
 """
@@ -49,7 +49,7 @@ _LISTED, _NAMED = 1, 2  # forms of ids
 _DIGEST_BYTES = 6
 _KEY_BYTES = 5  # of the digest of a path in an id
 _VARINT_BITS_MAX = 63
-_TOLD, _OVER, _SAME = 4, 2, 1
+_CURRENT, _OVER, _SAME = 4, 2, 1
 
 
 class StreamStart(NamedTuple):
@@ -216,12 +216,12 @@ def _character_at(data: bytes, position: int) -> int:
 
 
 class Reached(NamedTuple):
-    """Where a reader is in a stream. `over`: it was told that there is no more. `told`: it was told that it is up to
-    date, and has everything since then."""
+    """Where a reader is in a stream. `over`: it was told that there is no more. `current`: it was told that it is
+    up to date, and has everything since then."""
 
     offset: Offset
     over: bool = False
-    told: bool = False
+    current: bool = False
 
 
 class EventIds:
@@ -243,7 +243,8 @@ class EventIds:
             self._head += _varint(offset.id)
         start = self._starts.get(key)
         same = start is not None and start.id == offset.id and start.position <= offset.position
-        flags = key << 3 | (_TOLD if reached.told else 0) | (_OVER if reached.over else 0) | (_SAME if same else 0)
+        flags = key << 3 | (_SAME if same else 0)
+        flags |= (_CURRENT if reached.current else 0) | (_OVER if reached.over else 0)
         if same and start is not None:
             entry = _varint(flags) + _varint(offset.position - start.position)
         else:
@@ -295,7 +296,7 @@ def parse_id(query: CombinedQuery, text: str) -> dict[int, Reached]:
             offset = Offset(base + distance, _next(numbers))
         if offset.id < 0 or max(offset.id, offset.position) > limits.POSITION_MAX:
             raise _damaged()
-        places[key] = Reached(offset, bool(flags & _OVER), bool(flags & _TOLD))
+        places[key] = Reached(offset, bool(flags & _OVER), bool(flags & _CURRENT))
     return places
 
 

@@ -64,8 +64,8 @@ class StateQuery(NamedTuple):
     limit: int
 
 
-class _Found(NamedTuple):
-    """What was found in a state, and which state that was."""
+class _Lookup(NamedTuple):
+    """What a state has for a query, and which state that was."""
 
     version: int
     base: FoldedFrom
@@ -77,20 +77,20 @@ class _Found(NamedTuple):
 
 async def read_state(service: Service, request: Request, _: str) -> Response:
     query = _parse(request)
-    found = await _ask(service, request, query, lambda state: _look_up(state, query))
-    if query.key is not None and found.entity is None:
+    lookup = await _ask(service, request, query, lambda state: _look_up(state, query))
+    if query.key is not None and lookup.entity is None:
         raise EntityNotFoundError(
-            f"there is no {query.type!r} with the key {query.key[:80]!r}", at=(found.offset.id, found.offset.position)
+            f"there is no {query.type!r} with the key {query.key[:80]!r}", at=(lookup.offset.id, lookup.offset.position)
         )
-    offset = format_offset(found.offset)
-    base = f"{found.base.position}{'s' if found.base.is_snapshot else ''}"
-    tag = f'"{found.version}:state:{base}:{found.offset.position}"'
+    offset = format_offset(lookup.offset)
+    base = f"{lookup.base.position}{'s' if lookup.base.is_snapshot else ''}"
+    tag = f'"{lookup.version}:state:{base}:{lookup.offset.position}"'
     response_headers: Headers = ((headers.NEXT_OFFSET, offset), NO_CACHE, VARY, SANDBOX)
     if (known := not_modified(request, response_headers, tag)) is not None:
         return known
-    if found.entity is None:
-        return await _answer(service, request, tag, response_headers, *await _paged(found, offset))
-    return await _answer(service, request, tag, response_headers, found.entity, _opened(found.entity, offset))
+    if lookup.entity is None:
+        return await _answer(service, request, tag, response_headers, *await _paged(lookup, offset))
+    return await _answer(service, request, tag, response_headers, lookup.entity, _opened(lookup.entity, offset))
 
 
 def _parse(request: Request) -> StateQuery:
@@ -160,12 +160,12 @@ async def _find(service: Service, request: Request, query: StateQuery) -> tuple[
     if query.at is None:
         return stream, None
     if not _TIME.match(query.at):
-        found = await service.engine.records(FindRecords(query.path, parse_offset(query.at), limit=1))
-        _check_no_part(found.stream, found.start)
-        return found.stream, found.start
+        records = await service.engine.records(FindRecords(query.path, parse_offset(query.at), limit=1))
+        _check_no_part(records.stream, records.start)
+        return records.stream, records.start
     at_ms = parse_instant("at", _ZONE.sub("+", query.at), InvalidQueryError)
-    found = await service.engine.records(FindRecords(query.path, at_ms=at_ms, limit=1))
-    return found.stream, _position_at(found.stream, found.start, at_ms)
+    records = await service.engine.records(FindRecords(query.path, at_ms=at_ms, limit=1))
+    return records.stream, _position_at(records.stream, records.start, at_ms)
 
 
 def _check_no_part(stream: VisibleStream, position: int) -> None:
@@ -199,14 +199,14 @@ async def _check_no_table(service: Service, request: Request, path: str) -> None
         )
 
 
-def _look_up(state: KeptState, query: StateQuery) -> _Found:
+def _look_up(state: KeptState, query: StateQuery) -> _Lookup:
     entity = page = None
     if query.key is None:
         page = state.entities.page(query.type, query.after, query.limit, STATE_PAGE_BYTES)
     else:
         entity = state.entities.get(query.type or "", query.key)
     stream, offset = state.follower.stream, state.offset
-    return _Found(max(stream.id, offset.id), state.base, offset, state.entities.skipped, entity, page)
+    return _Lookup(max(stream.id, offset.id), state.base, offset, state.entities.skipped, entity, page)
 
 
 # Responses
@@ -218,9 +218,9 @@ def _opened(entity: Entity, offset: str) -> tuple[Buffer, ...]:
     return head, entity.value, b',"offset":"%b"}' % offset.encode()
 
 
-async def _paged(found: _Found, offset: str) -> tuple[Entity | None, tuple[Buffer, ...]]:
+async def _paged(lookup: _Lookup, offset: str) -> tuple[Entity | None, tuple[Buffer, ...]]:
     """A page as JSON, and its entity if that is a large one."""
-    page = found.page
+    page = lookup.page
     if page is None:
         raise RuntimeError("neither an entity nor a page was asked for")
     large = page.entities[0] if page.entities and page.entities[0].size_bytes > STATE_PAGE_BYTES else None
@@ -231,7 +231,7 @@ async def _paged(found: _Found, offset: str) -> tuple[Entity | None, tuple[Buffe
     else:
         parts = (await asyncio.to_thread(_joined, page, offset),)
     token = f'"{_token(page.entities[-1])}"' if page.more else "null"
-    end = f'],"next":{token},"offset":"{offset}","skipped":{found.skipped}}}'
+    end = f'],"next":{token},"offset":"{offset}","skipped":{lookup.skipped}}}'
     return large, (b'{"entities":[', *parts, end.encode())
 
 

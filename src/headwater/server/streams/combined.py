@@ -95,14 +95,14 @@ async def _add(
     try:
         stream, position = await _find(service, start.path, offset)
     except HeadwaterError as error:
-        told = _naming(error, start.path)
+        refusal = _naming(error, start.path)
         trimmed = isinstance(error, OffsetTrimmedError)
         gone = isinstance(error, StreamNotFoundError | StreamGoneError | OffsetGoneError)
         if isinstance(error, OffsetLostError) or not ((resumes and gone) or (feed.has_members and trimmed)):
-            raise told from None
-        feed.add_over(key, start.path, offset or BEGINNING, told if trimmed else None)
+            raise refusal from None
+        feed.add_over(key, start.path, offset or BEGINNING, refusal if trimmed else None)
     else:
-        tells_tail = reached is None or not reached.told
+        tells_tail = reached is None or not reached.current
         feed.add(key, start.path, stream, position, tells_tail=tells_tail)
 
 
