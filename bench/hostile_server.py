@@ -19,7 +19,7 @@ from pathlib import Path
 from headwater import cli
 from headwater.server import serve as serving
 from headwater.server.fencing import Fence
-from headwater.server.settings import Settings
+from headwater.server.settings import Loaded, Settings
 from headwater.store.contract import Store
 
 TICK_S = 0.005
@@ -50,6 +50,7 @@ def main() -> None:
         ready: Callable[[str], None],
         sockets: Sequence[socket.socket] = (),
         fence: Fence | None = None,
+        loaded: Loaded | None = None,
     ) -> int:
         ticking: list[asyncio.Task[None]] = []
 
@@ -57,7 +58,7 @@ def main() -> None:
             ticking.append(asyncio.get_running_loop().create_task(tick(file)))
             ready(url)
 
-        return await serve_store(store, settings, ready_and_ticking, sockets, fence)
+        return await serve_store(store, settings, ready_and_ticking, sockets, fence, loaded)
 
     serving.serve_store = watched
     sys.argv = ["headwater", "serve", *sys.argv[1:]]

@@ -67,6 +67,30 @@ def cache(name: str, directory: Path, upstream: int, more: str = "") -> Iterator
         yield f"http://127.0.0.1:{port}"
 
 
+@contextlib.contextmanager
+def below_a_prefix(directory: Path, upstream: int, prefix: str) -> Iterator[str]:
+    """The URL of nginx, which passes on what is below a path prefix, without the prefix, as it is usually set up."""
+    port = free_port()
+    config = directory / "nginx.conf"
+    config.write_text(f"""{_nginx_main(directory)}
+http {{
+    access_log off;
+    {_nginx_places(directory)}
+    server {{
+        listen 127.0.0.1:{port};
+        location {prefix}/ {{
+            proxy_pass http://127.0.0.1:{upstream}/;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+        }}
+    }}
+}}
+""")
+    with _process([program("nginx"), "-e", "stderr", "-p", str(directory), "-c", str(config)], port, tls=False):
+        yield f"http://127.0.0.1:{port}{prefix}"
+
+
 def _cache_config(directory: Path, port: int, upstream: int, more: str) -> str:
     return f"""{_nginx_main(directory)}
 http {{

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from bench.browser import Browser, NoBrowserError, open_browser
 
-__all__ = ["Browser", "browser", "gateway", "website"]
+__all__ = ["Browser", "browser", "gateway", "serving", "website"]
 
 
 @contextlib.contextmanager
@@ -44,12 +44,13 @@ class _Page(http.server.BaseHTTPRequestHandler):
 def website(page: str | None = None) -> Iterator[int]:
     """A page, or an empty one, on a port of this machine, under every path and every name."""
     handler = _Page if page is None else type("_GivenPage", (_Page,), {"body": page.encode()})
-    with _serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
         yield server.server_port
 
 
 @contextlib.contextmanager
-def _serving(server: http.server.ThreadingHTTPServer) -> Iterator[http.server.ThreadingHTTPServer]:
+def serving(server: http.server.ThreadingHTTPServer) -> Iterator[http.server.ThreadingHTTPServer]:
+    """Answer requests in a thread."""
     with server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -100,6 +101,6 @@ class _Forward(_Page):
 
 @contextlib.contextmanager
 def gateway(port: int) -> Iterator[Gateway]:
-    with _serving(Gateway(port)) as found:
+    with serving(Gateway(port)) as found:
         assert isinstance(found, Gateway)
         yield found

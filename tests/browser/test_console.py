@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,9 +18,11 @@ from bench.servers import Server, headwater
 from headwater.server.auth.editing import add_token
 from headwater.server.auth.tokens import new_token
 from tests.browser.console import GRID, JSON, ROWS, ConsolePage, fill_shop, payment
-from tests.browser.pages import Browser, browser, website
-from tests.edges import MOUNTED, edge, free_port
+from tests.browser.pages import Browser, browser, serving, website
+from tests.certificates import make_pair
+from tests.edges import GRANIAN, MOUNTED, UVICORN, edge, free_port
 from tests.nurls import receiver
+from tests.proxies import below_a_prefix
 
 pytestmark = pytest.mark.slow
 
@@ -122,8 +126,8 @@ def test_a_million_streams_are_listed_by_pages(console: ConsolePage, http: httpx
     console.wait(at_last, "the last page")
     console.go("#/")
     console.fill("input[type=search]", "")
-    console.wait_rows(lambda rows: any("many/" in row[0] for row in rows), "the tree")
-    assert [row[0].strip("▸") for row in console.rows()] == ["logs/", "many/", "notes/", "shop/", "tenants/", "wakes"]
+    top = ["logs/", "many/", "notes/", "shop/", "tenants/", "wakes"]
+    console.wait_rows(lambda rows: [row[0].strip("▸") for row in rows] == top, "the tree")
     for number in range(1500):
         http.delete(f"/v1/stream/many/s{number:05}")
 
@@ -311,6 +315,43 @@ def test_what_a_stream_is(console: ConsolePage) -> None:
     console.wait_text(".forks", "shop/orders")
 
 
+def change_what_is_kept(console: ConsolePage, name: str, value: str) -> None:
+    """Fill in a field of the form that changes the retention, and save it."""
+    if not console.run("document.querySelector('.keeping').closest('details').open"):
+        console.click("text=Change what is kept")
+    console.fill(f".keeping label:has-text('{name}') input", value)
+    console.click(".keeping button")
+
+
+def test_what_is_kept_is_changed(console: ConsolePage, http: httpx.Client) -> None:
+    path = f"kept/{uuid.uuid4().hex}"
+    http.put(f"/v1/stream/{path}", headers=JSON)
+    for number in range(3):
+        event = {"type": "a", "key": "k", "headers": {"operation": "upsert"}, "value": number}
+        http.post(f"/v1/stream/{path}", headers=JSON, json=[event])
+    console.open()
+    console.wait_rows(bool, "the overview")
+    console.stream(path, "/about")
+    console.wait_text("main", "Everything is kept")
+    change_what_is_kept(console, "Seconds", "86400")
+    console.wait_text(".result", "Saved.")
+    console.wait_text("main", "24 h of messages")
+    assert http.head(f"/v1/stream/{path}").headers["stream-retain-seconds"] == "86400"
+    console.click("text=Change what is kept")
+    console.shot("retention")
+    console.check()
+    console.click(".keeping input[type=checkbox]")
+    change_what_is_kept(console, "Seconds", "")
+    console.wait_text("main", "to the current state")
+    kept = http.head(f"/v1/stream/{path}").headers
+    assert (kept.get("stream-retain-seconds"), kept["stream-compact"]) == (None, "true")
+    console.click("text=Compact now")
+    console.wait_text(".result", "compacted")
+    change_what_is_kept(console, "Messages", "99999999999999999")
+    console.wait_text(".result [role=alert]", "Stream-Retain-Messages must be a decimal number of messages from 1 to")
+    console.expect_refusals(400)
+
+
 def test_what_is_on_the_screen_as_code(console: ConsolePage, shop: Server, http: httpx.Client) -> None:
     console.open("#/stream/shop%2Fprices")
     console.wait_text(".state", "Live")
@@ -435,6 +476,7 @@ def test_who_follows_a_table(console: ConsolePage, http: httpx.Client) -> None:
             "/v1/table/pricelist/notify", data={"rows": posts.nurl(), "other": f"http://127.0.0.1:{free_port()}/x"}
         )
         http.post("/v1/table/pricelist", headers=ROWS, content='+\tnew\t{"name":"cream"}\n')
+        http.patch("/v1/table/pricelist", headers={"stream-retain-messages": "1000000"})
 
         def told() -> bool:
             console.open("#/table/pricelist/about")
@@ -443,8 +485,13 @@ def test_who_follows_a_table(console: ConsolePage, http: httpx.Client) -> None:
 
         console.wait(told, "what came of the POSTs")
     assert f"{console.base}/v1/table/pricelist" in console.text("main")
+    console.wait_text("main", "1,000,000 rows")
     console.check()
     console.shot("followers")
+    change_what_is_kept(console, "Rows", "")
+    console.wait_text("main", "Everything is kept")
+    console.click("text=Change what is kept")
+    console.check()
 
 
 def test_subscriptions(console: ConsolePage) -> None:
@@ -471,8 +518,14 @@ def test_the_server(console: ConsolePage, http: httpx.Client) -> None:
     console.wait(shown, "the chart of appends")
     console.wait_text("main", "Free disk")
     assert len(console.run("[...document.querySelectorAll('.chart svg')].map((one) => one.ariaLabel)")) == 10
+    console.wait_text(".settings", "data_dir")
+    assert "--data-dir" in console.text(".settings")
+    assert "long_poll_s" not in console.text(".settings")
     console.check()
     console.shot("server")
+    console.fill("input[type=search]", "long_poll_s")
+    console.wait(lambda: console.run("document.querySelectorAll('.settings tbody tr').length") == 1, "the one setting")
+    console.wait_text(".settings", "default")
 
 
 def test_what_is_wrong(chromium: Browser, tmp_path: Path) -> None:
@@ -564,17 +617,41 @@ def test_the_keyboard_reaches_everything(console: ConsolePage) -> None:
 # Access
 
 
-def test_below_a_mount_point(chromium: Browser, tmp_path: Path) -> None:
-    with edge(MOUNTED) as server:
-        httpx.put(f"http://127.0.0.1:{server.port}/streams/v1/stream/a", headers=JSON, content=b'[{"n":1}]')
+@contextlib.contextmanager
+def served(kind: str, directory: Path) -> Iterator[tuple[Server, str]]:
+    """A server, and the URL below which browsers find it."""
+    if kind == "TLS":
+        pair = make_pair(directory)
+        tls = ("--tls-certificate", str(pair.certificate), "--tls-key", str(pair.key))
+        with headwater("--memory", *tls) as server:
+            yield server, f"https://127.0.0.1:{server.port}"
+    elif kind == "prefix":
+        with headwater("--memory", "--trusted-proxy", "127.0.0.1") as server:
+            with below_a_prefix(directory, server.port, "/data/shop") as url:
+                yield server, url
+    else:
+        with edge(kind) as server:
+            yield server, f"http://127.0.0.1:{server.port}{'/streams' if kind == MOUNTED else ''}"
+
+
+@pytest.mark.parametrize("kind", ["TLS", "prefix", UVICORN, GRANIAN, MOUNTED])
+def test_every_edge_has_a_console_that_works(chromium: Browser, tmp_path: Path, kind: str) -> None:
+    with served(kind, tmp_path) as (server, base):
+        assert httpx.put(f"{base}/v1/stream/a", headers=JSON, content=b'[{"n":1}]', verify=False).is_success
         page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
-        page.base += "/streams"
-        page.open()
+        page.base = base
+        page.open("/")  # goes to the page without the slash
         page.wait_rows(lambda rows: [row[0] for row in rows] == ["a"], "the stream")
         page.stream("a")
         page.wait_rows(lambda rows: len(rows) == 1, "the message")
+        page.wait_text(".state", "Live")
+        page.fill("textarea", '{"n": 2}')
+        page.click("text=Append >> nth=-1")
+        page.wait_rows(lambda rows: rows and rows[-1][1] == '{"n": 2}', "what was appended, live")
         page.click("text=As curl, Python or JavaScript")
-        page.wait_text(".snippets", f"{page.base}/v1/stream/a")
+        page.wait_text(".snippets", f"{base}/v1/stream/a")
+        page.go("#/server")
+        page.wait_text(".settings", "console" if kind in (UVICORN, GRANIAN, MOUNTED) else "--memory")
         assert page.said() == []
         chromium.close(page.name)
 
@@ -625,8 +702,13 @@ def test_a_token_is_asked_for_and_refused(chromium: Browser, guarded: tuple[Serv
     page.wait_text("h1", "shop/orders")  # the token is kept in the tab
     page.go("#/stream/secret%2Fplans")
     page.wait_text("[role=alert]", "'reader' lacks the scope read:secret/plans")
+    page.go("#/table/secret")
+    page.wait_text("[role=alert]", "'reader' lacks the scope read:secret")
+    page.go("#/table/shop%2Fnone")
+    page.wait_text("[role=alert]", "table 'shop/none' does not exist")
     page.go("#/server")
     page.wait_text("[role=alert]", "lacks the scope admin:**")
+    page.wait_text("main", "Only tokens with the scope settings:** see the settings")
     page.click("text=Forget the token")
     page.wait_text("h1", "Headwater")
     assert page.run("sessionStorage.length") == 0
@@ -713,6 +795,60 @@ def test_markup_is_text_everywhere(evil: tuple[ConsolePage, httpx.Client]) -> No
     page.go(f"#/{EVIL}")
     page.wait_text("h1", "No such page")
     assert page.run("window.owned === undefined")
+
+
+class _EvilSource(BaseHTTPRequestHandler):
+    """A remote table, and a receiver of webhooks, whose every answer holds markup."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = json.dumps({"type": "x", "title": EVIL, "detail": EVIL, "status": 400}).encode()
+        self.send_response(400 if self.command == "GET" else 503, EVIL)
+        self.send_header("content-type", f"text/sequence; schema={EVIL}")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+def test_what_others_answer_is_text(chromium: Browser, tmp_path: Path) -> None:
+    """Answers of a remote server, URLs of NURLs and webhooks, names of followers, and settings."""
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _EvilSource)) as source:
+        url = f"http://127.0.0.1:{source.server_port}"
+        surl = f"{url}/v1/table/{quote(EVIL)}"
+        options = ("--follow", f"<img src>follower={surl}", "--retain", "<img>/** forever")
+        with headwater("--memory", *options) as server:
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as http_client:
+                assert http_client.put("/v1/table/t", headers={"content-type": "text/sequence"}).is_success
+                nurls = {"rows": f"{url}/{quote(EVIL)}"}
+                assert http_client.post("/v1/table/t/notify", data=nurls).is_success
+                hook = {"type": "webhook", "streams": ["s"], "webhook": {"url": f"{url}/{quote(EVIL)}"}}
+                assert http_client.put("/v1/stream/s", headers=JSON).is_success
+                assert http_client.put("/v1/stream/__ds/subscriptions/hook", headers=JSON, json=hook).is_success
+                http_client.post("/v1/stream/s", headers=JSON, content=b"[1]")
+                http_client.post("/v1/table/t", headers=ROWS, content=b"+\tk\t1\n")
+            page = ConsolePage(chromium, uuid.uuid4().hex, server, tmp_path)
+            page.open()
+            page.wait_text(".health", "<img src>follower")
+            page.wait_text(".health", "hook")
+            for place, shown in (
+                ("#/", "<img src>follower"),
+                (f"#/table/{quote('<img src>follower', safe='')}/about", quote(EVIL)),
+                ("#/table/t/about", "onerror"),
+                ("#/subscription/hook", quote(EVIL)),
+                ("#/subscriptions", "hook"),
+                ("#/server", "<img>/** forever"),
+            ):
+                page.go(place)
+                page.wait_text("main", shown)
+                assert page.run("document.querySelectorAll('img, iframe, object, embed, main script').length") == 0
+            assert page.run("window.owned === undefined")
+            chromium.close(page.name)
 
 
 def test_no_text_becomes_markup_or_a_script(evil: tuple[ConsolePage, httpx.Client]) -> None:

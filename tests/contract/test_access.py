@@ -22,7 +22,7 @@ import pytest
 from headwater.limits import LIST_PAGE_MAX
 from headwater.server.auth.editing import add_token, revoke_token
 from headwater.server.auth.route_rules import WAKE, Rule, Subject
-from headwater.server.auth.scopes import Action
+from headwater.server.auth.scopes import ON_PATHS, Action
 from headwater.server.auth.tokens import new_token
 from headwater.server.routes import CONTROL_ROOT, NURL_TEMPLATE, ROUTES, SUBSCRIPTION, TABLE_CONTROL_ROOT, Route
 from tests.edges import NATIVE, UVICORN, edge, root_of
@@ -90,7 +90,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     file = tmp_path_factory.mktemp("auth") / "auth.toml"
     tokens = {}
     for action in Action:  # all at once: the server has to read the file only once for the matrix
-        for glob in ("**", PATH, "elsewhere/**"):
+        for glob in globs_of(action):
             tokens[f"{action}:{glob}"], _ = add_token(file, None, [f"{action}:{glob}"], None)
     tokens["expired"], _ = add_token(file, None, ["admin:**"], datetime.now(UTC) - timedelta(seconds=1))
     with edge(request.param, file, long_poll_s=600, sse_lifetime_s=600) as server:
@@ -116,7 +116,7 @@ def sent(world: World, route: Route, token: str | None) -> httpx.Response:
             name = f"path={PATH}"
         elif route.template == f"{CONTROL_ROOT}trim":
             name = f"path={PATH}&before=now"
-        elif route.template == f"{TABLE_CONTROL_ROOT}nurls":
+        elif route.template in (f"{TABLE_CONTROL_ROOT}nurls", f"{TABLE_CONTROL_ROOT}details"):
             name = f"name={PATH}"
         path += f"?{name}"
     content, headers = b"", JSON
@@ -151,12 +151,17 @@ def opened(world: World, method: str, path: str, token: str | None) -> httpx.Res
     return answer
 
 
+def globs_of(action: Action) -> tuple[str, ...]:
+    """Globs that scopes of an action can have."""
+    return ("**", PATH, "elsewhere/**") if action in ON_PATHS else ("**",)
+
+
 def is_allowed(rule: Rule, action: Action, glob: str) -> bool:
     """The rule of the route table, implemented a second time."""
     if rule.action is None or rule.subject is Subject.LIST:
         return True
     if rule.subject in (Subject.SERVER, Subject.METRICS):
-        return action is Action.ADMIN and glob == "**"
+        return action in (rule.action, Action.ADMIN) and glob == "**"
     return action in (rule.action, Action.ADMIN) and glob in ("**", PATH)
 
 
@@ -189,7 +194,7 @@ def test_a_route_refuses_requests_without_a_valid_token(world: World, route: Rou
 @pytest.mark.parametrize("action", Action)
 @pytest.mark.parametrize("route", MATRIX, ids=IDS)
 def test_a_route_accepts_tokens_with_the_required_scope_only(world: World, route: Route, action: Action) -> None:
-    for glob in ("**", PATH, "elsewhere/**"):
+    for glob in globs_of(action):
         if is_allowed(route.action, action, glob):
             prepare(world)
             answer = sent(world, route, world.tokens[f"{action}:{glob}"])

@@ -181,6 +181,7 @@ def test_what_a_token_sees(tmp_path: Path) -> None:
             "name": "reader",
             "scopes": ["read:a/**", "append:a/b"],
             "administers": False,
+            "sees_settings": False,
             "expires_at": None,
         }
         assert get("/v1/stream/__ds/caller", by_admin)["administers"] is True
@@ -200,4 +201,34 @@ def test_what_a_token_sees(tmp_path: Path) -> None:
 
 def test_a_caller_without_access_control(api: httpx.Client) -> None:
     caller = api.get("/v1/stream/__ds/caller").json()
-    assert caller == {"name": None, "scopes": None, "administers": True, "expires_at": None}
+    assert caller == {"name": None, "scopes": None, "administers": True, "sees_settings": True, "expires_at": None}
+
+
+def test_details_of_a_table(tmp_path: Path) -> None:
+    auth = tmp_path / "auth.toml"
+    admin, _ = add_token(auth, "admin", ["admin:**"], None)
+    reader, _ = add_token(auth, "reader", ["read:a/**", "retain:a/prices"], None)
+    url = "/v1/table/__stp/details"
+    with edge(DURABLE, auth) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as api:
+        by_admin, by_reader = ({"authorization": f"Bearer {token}"} for token in (admin, reader))
+        kind = {"content-type": "text/sequence; schema=prices; version=1", "stream-retain-messages": "9"}
+        for name in ("a/prices", "b"):
+            assert api.put(f"/v1/table/{name}", headers={**by_admin, **kind}).status_code == 201
+        named = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
+        assert api.post("/v1/table/a/prices", headers={**by_admin, **ROWS, **named}, content=b"+\tk\t1\n").is_success
+        found = api.get(url, params={"name": "a/prices"}, headers=by_admin).json()
+        [listed] = api.get("/v1/table/__stp/tables?prefix=a/", headers=by_admin).json()["tables"]
+        assert found.items() >= listed.items()
+        assert found["retention"]["messages"] == 9
+        assert (found["live_readers"], found["trimmed_bytes"], found["producer_count"]) == (0, 0, 1)
+        assert found["producers"][0]["id"] == "p"
+        assert "admin" in found["actions"]
+        assert "settings" not in found["actions"]
+        seen = api.get(url, params={"name": "a/prices"}, headers=by_reader).json()
+        assert (seen["actions"], seen["producers"]) == (["read", "retain"], None)
+        assert api.get(url, params={"name": "b"}, headers=by_reader).status_code == 403
+        missing = api.get(url, params={"name": "none"}, headers=by_admin)
+        assert (missing.status_code, missing.json()["detail"]) == (
+            404,
+            "table 'none' does not exist; create it with PUT",
+        )

@@ -58,7 +58,7 @@ def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
             say(f"the console is at {url}{CONSOLE}")
 
     with failures(f"cannot listen on {settings.host}:{settings.port}"):
-        code = serve(settings, ready)
+        code = serve(loaded, ready)
     raise typer.Exit(code)
 
 

@@ -76,6 +76,8 @@ const CONTROL = "/v1/stream/__ds/";
 const TABLE_CONTROL = "/v1/table/__stp/";
 export const quote = (path) => path.split("/").map(encodeURIComponent).join("/");
 export const streamPath = (path) => `/v1/stream/${quote(path)}`;
+export const statePath = (parameters) => `${CONTROL}state${query(parameters)}`;
+export const compactPath = (path) => `${CONTROL}compact${query({ path })}`;
 export const tablePath = (name) => `/v1/table/${quote(name)}`;
 export const absolute = (path) => location.origin + mount + path;
 
@@ -88,6 +90,8 @@ export const server = {
   streams: (parameters, signal) => json(`${CONTROL}streams${query(parameters)}`, { signal }),
   tables: (parameters, signal) => json(`${TABLE_CONTROL}tables${query(parameters)}`, { signal }),
   followers: async () => (await json(`${TABLE_CONTROL}followers`)).followers,
+  table: (name) => json(`${TABLE_CONTROL}details${query({ name })}`),
+  settings: () => json(`${CONTROL}settings`),
   views: async () => (await json(`${TABLE_CONTROL}views`)).views,
   nurls: async (name) => (await json(`${TABLE_CONTROL}nurls${query({ name })}`)).nurls,
   subscriptions: (parameters) => json(`${CONTROL}subscriptions${query(parameters)}`),
@@ -97,7 +101,7 @@ export const server = {
   splits: (parameters, signal) => json(`${CONTROL}splits${query(parameters)}`, { signal }),
   records: (parameters, signal) => json(`${CONTROL}records${query(parameters)}`, { signal }),
   async state(parameters, signal) {
-    const text = await (await request(`${CONTROL}state${query(parameters)}`, { signal })).text();
+    const text = await (await request(statePath(parameters), { signal })).text();
     return parse(text);
   },
 };

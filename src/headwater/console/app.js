@@ -19,7 +19,7 @@ let open = null; // the page that is shown
 let turn = 0;
 
 // Where access is not checked, there is no need to ask who one is.
-const EVERYONE = { name: null, scopes: null, administers: true, expires_at: null };
+const EVERYONE = { name: null, scopes: null, administers: true, sees_settings: true, expires_at: null };
 
 const PAGES = [
   [/^$/, "overview", "Overview", overviewPage],

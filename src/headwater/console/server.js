@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { facts, h, show } from "./dom.js";
 import { bytes, count, rate, seconds } from "./format.js";
 import { parseMetrics, quantile, total } from "./metrics.js";
+import { settingsPanel } from "./settings.js";
 import { heading, panel, problemBox } from "./shell.js";
 
 const EVERY_MS = 2000;
@@ -13,7 +14,7 @@ const KEPT_MS = 10 * 60 * 1000;
 // What each chart shows, from two looks at the metrics.
 const CHARTS = [
   ["Appends", (number) => rate(number), (now, last, passed) => change(now, last, "headwater_commit_batch_records_sum", passed)],
-  ["Commit latency, 99th percentile", seconds, (now, last) => quantile(now, last, "headwater_commit_duration_seconds", 0.99)],
+  ["Commit latency, p99", seconds, (now, last) => quantile(now, last, "headwater_commit_duration_seconds", 0.99)],
   ["Appends per commit", (number) => count(Math.round(number * 10) / 10), (now, last) => mean(now, last, "headwater_commit_batch_records")],
   ["Live readers", count, (now) => total(now, "headwater_live_readers")],
   ["Connections", count, (now) => total(now, "headwater_http_connections")],
@@ -21,7 +22,7 @@ const CHARTS = [
   ["Memory", bytes, (now, last, passed, top) => top?.memory_bytes ?? null],
   ["Journal, not folded", bytes, (now) => total(now, "headwater_journal_unfolded_bytes")],
   ["Fold, mean time", seconds, (now, last) => mean(now, last, "headwater_fold_duration_seconds")],
-  ["Loop delay, 99th percentile", seconds, (now, last) => quantile(now, last, "headwater_loop_delay_seconds", 0.99)],
+  ["Loop delay, p99", seconds, (now, last) => quantile(now, last, "headwater_loop_delay_seconds", 0.99)],
 ];
 
 function change(now, last, name, passed) {
@@ -70,10 +71,13 @@ export async function serverPage({ caller }) {
     }
   }
   const timer = setInterval(look, EVERY_MS);
-  const settings = h("p", { class: "note" }, "The settings are not told over HTTP. On the machine of the server, ", h("code", {}, "headwater serve --print-config"), " prints them with the source of each.");
+  const settings = settingsPanel(caller);
   return {
-    element: h("div", { class: "page" }, heading("Server"), trouble, h("div", { class: "charts" }, charts.map(({ chart }) => chart.element)), h("div", { class: "columns" }, panel("Server", about), panel("Settings", settings))),
-    shown: look,
+    element: h("div", { class: "page" }, heading("Server"), trouble, h("div", { class: "charts" }, charts.map(({ chart }) => chart.element)), panel("Server", about), settings.element),
+    shown() {
+      look();
+      return settings.load();
+    },
     close: () => clearInterval(timer),
   };
 }

@@ -91,6 +91,13 @@ export function panel(title, ...children) {
   return h("section", { class: "panel" }, h("h2", {}, title), children);
 }
 
+/** A panel beside which several others fit. */
+export function tall(title, ...children) {
+  const element = panel(title, ...children);
+  element.classList.add("tall");
+  return element;
+}
+
 /** An error in the words of the server. */
 export function problemBox(error) {
   return h("div", { class: "problem", role: "alert" }, h("strong", {}, error.title ?? "Something went wrong"), h("p", {}, error.message), error.requestId ? h("p", { class: "note" }, `Request ${error.requestId}`) : null);

@@ -1,6 +1,6 @@
 // How to ask for what is on the screen with curl, Python and JavaScript. A token is named, never shown.
 
-import { absolute, credentials, query, streamPath, tablePath } from "./api.js";
+import { absolute, credentials, query, statePath, streamPath, tablePath } from "./api.js";
 import { copyButton, h } from "./dom.js";
 
 const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
@@ -58,7 +58,9 @@ export function ofState(path, type, at) {
     "        print(key, value)",
   ];
   const code = python(loop).replace("from headwater.client import Client\n", "from headwater.client import Client\nfrom headwater.state import Collection, StreamDB, define_state\n");
-  return { curl: curl(absolute(streamPath(path) + query({ offset: "-1" })), false), Python: code };
+  const url = absolute(statePath({ path, type: type || null, at }));
+  const js = [`const response = await fetch(${literal(url)}${fetchOptions()});`, "for (const { key, value } of (await response.json()).entities) console.log(key, value);"];
+  return { curl: curl(url, false), Python: code, JavaScript: javascript(js) };
 }
 
 export function snippetsView(make) {

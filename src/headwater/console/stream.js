@@ -1,12 +1,13 @@
 // A stream: its messages, live; appending; and what it is (producers, forks, retention).
 
-import { Problem, absolute, request, server, streamPath } from "./api.js";
+import { Problem, absolute, compactPath, request, server, streamPath } from "./api.js";
+import { keepingPanel, producersPanel } from "./details.js";
 import { badge, copyButton, debounce, facts, field, h, show } from "./dom.js";
-import { ago, bytes, count, hexPreview, localInput, moment, oneLine, rate, seconds, time } from "./format.js";
+import { ago, bytes, count, hexPreview, localInput, moment, oneLine, rate, time } from "./format.js";
 import { Grid } from "./grid.js";
 import { BEGINNING, MessageWindow, before, kindOf, textOf } from "./messages.js";
 import { compileFilter } from "./filter.js";
-import { announce, heading, panel, problemBox, tabs } from "./shell.js";
+import { announce, heading, panel, problemBox, tabs, tall } from "./shell.js";
 import { ofStream, snippetsView } from "./snippets.js";
 import { content } from "./tree.js";
 
@@ -320,6 +321,7 @@ function appendBox(details, view) {
 
 export async function aboutPage({ names: [path] }) {
   const details = await server.details(path);
+  const json = kindOf(details.content_type) === "json";
   const forks = h("div", {});
   const element = h(
     "div",
@@ -339,49 +341,17 @@ export async function aboutPage({ names: [path] }) {
           ["Created", `${moment(details.created_at)} (${ago(details.created_at)})`],
           ["Closed", details.closed ? "yes: nothing can be appended" : "no"],
           ["Live readers", count(details.live_readers)],
-          ["Your token may", details.actions.join(", ")],
+          ["You may", details.actions.join(", ")],
         ]),
       ),
-      panel("Kept", keeping(details)),
-      panel("Producers", producers(details)),
+      keepingPanel({ details, url: streamPath(path), compaction: json ? compactPath(path) : null, unit: "messages", again: () => server.details(path) }),
+      producersPanel(details),
       panel("Forks", forks),
     ),
-    snippetsView(() => ofStream(path, { offset: BEGINNING, live: true, json: kindOf(details.content_type) === "json" })),
+    snippetsView(() => ofStream(path, { offset: BEGINNING, live: true, json })),
   );
   showForks(details, forks);
   return { element };
-}
-
-function tall(title, ...children) {
-  const element = panel(title, ...children);
-  element.classList.add("tall");
-  return element;
-}
-
-function keeping(details) {
-  const kept = details.retention;
-  const none = h("p", { class: "note" }, "Everything is kept: this stream has no retention and does not expire.");
-  if (!kept && !details.expires_at) return none;
-  return facts([
-    ["Expires", details.expires_at ? `${moment(details.expires_at)} (${ago(details.expires_at)})` : null],
-    ["Time to live", details.ttl_seconds === null ? null : `${seconds(details.ttl_seconds)} after the last use`],
-    ["Newest", kept?.seconds === undefined || kept?.seconds === null ? null : `${seconds(kept.seconds)} of messages`],
-    ["At most", kept?.bytes ? bytes(kept.bytes) : null],
-    ["At least", kept?.messages ? `${count(kept.messages)} messages` : null],
-    ["Compaction", kept?.compact ? `to the current state${kept.compact_after_seconds ? `, of what is older than ${seconds(kept.compact_after_seconds)}` : ""}` : null],
-    ["Trimmed so far", details.trimmed_bytes ? bytes(details.trimmed_bytes) : null],
-  ]);
-}
-
-function producers(details) {
-  if (details.producers === null) return h("p", { class: "note" }, "Only tokens that may append see the producers.");
-  if (!details.producers.length) return h("p", { class: "note" }, "No producer has appended with a Producer-Id.");
-  const rows = details.producers.map((one) => h("tr", {}, h("td", {}, h("code", {}, one.id ?? `(long id) ${one.digest}`)), h("td", { class: "end" }, one.epoch), h("td", { class: "end" }, count(one.seq)), h("td", {}, ago(one.at))));
-  const more = details.producer_count - rows.length;
-  return [
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Producers" }, h("table", {}, h("thead", {}, h("tr", {}, ["Id", "Epoch", "Seq", "Last request"].map((label, index) => h("th", { scope: "col", class: index === 1 || index === 2 ? "end" : null }, label)))), h("tbody", {}, rows))),
-    more > 0 ? h("p", { class: "note" }, `${count(more)} more, which were idle longer.`) : null,
-  ];
 }
 
 async function showForks(details, element) {

@@ -1,11 +1,12 @@
 // A table: its rows, live; its active view; and who follows it.
 
 import { Problem, absolute, events, lines, query, request, server, tablePath as path } from "./api.js";
+import { keepingPanel, producersPanel } from "./details.js";
 import { badge, copyButton, debounce, facts, field, h, show } from "./dom.js";
 import { ago, bytes, count, moment, oneLine, rate, several, time, until } from "./format.js";
 import { Grid } from "./grid.js";
 import { parse } from "./json.js";
-import { announce, heading, panel, problemBox, tabs } from "./shell.js";
+import { announce, heading, panel, problemBox, tabs, tall } from "./shell.js";
 import { ofTable, snippetsView } from "./snippets.js";
 import { tree } from "./tree.js";
 
@@ -22,7 +23,9 @@ const COLUMNS = [
 
 export const tableLink = (name, part = "") => `#/table/${encodeURIComponent(name)}${part}`;
 
-export async function tablePage({ names: [name, part], caller }) {
+export async function tablePage({ names: [name, part] }) {
+  const details = await server.table(name).catch((error) => error);
+  if (details instanceof Error) return mirrorToCome(name, details);
   const head = await request(path(name), { method: "HEAD" });
   const about = {
     name,
@@ -33,7 +36,7 @@ export async function tablePage({ names: [name, part], caller }) {
     escaped: /escape=backslash/.test(head.headers.get("content-type") ?? ""),
   };
   const current = part ?? "rows";
-  const view = current === "about" ? await aboutView(about, caller) : new RowsView(about, current === "active");
+  const view = current === "about" ? await aboutView(about, details) : new RowsView(about, current === "active");
   const parts = name.split("/");
   const crumbs = parts.slice(0, -1).map((one, index) => [one, `#/?prefix=${encodeURIComponent(`${parts.slice(0, index + 1).join("/")}/`)}`]);
   const element = h(
@@ -44,6 +47,15 @@ export async function tablePage({ names: [name, part], caller }) {
     view.element,
   );
   return { element, close: () => view.close?.(), shown: () => view.begin?.() };
+}
+
+/** A mirror is created when its source has answered; until then there is its follower only. */
+async function mirrorToCome(name, error) {
+  if (!(error instanceof Problem) || error.status !== 404) throw error;
+  const follower = (await server.followers()).find((one) => one.name === name);
+  if (!follower) throw error;
+  const note = h("p", { class: "note" }, "The table does not exist yet: it is created when its source has answered.");
+  return { element: h("div", { class: "page" }, heading(name, { beside: [badge("mirror")] }), panel("Where it comes from", note, followerFacts(follower))) };
 }
 
 const schemaOf = (type) => type.split(";").slice(1).map((part) => part.trim()).filter((part) => /^(schema|version)=/.test(part)).join(", ");
@@ -319,9 +331,10 @@ function recordView(record) {
 
 // About
 
-async function aboutView(about, caller) {
+async function aboutView(about, details) {
   const surl = absolute(path(about.name));
-  const [followers, views, nurls] = await Promise.all([server.followers(), server.views(), caller.administers ? server.nurls(about.name) : null]);
+  const isAdmin = details.actions.includes("admin");
+  const [followers, views, nurls] = await Promise.all([server.followers(), server.views(), isAdmin ? server.nurls(about.name) : null]);
   const follower = followers.find((one) => one.name === about.name);
   const own = views.filter((view) => (view.direction === "table" && view.name === about.name) || view.source === `/v1/table/${about.name}`);
   const element = h(
@@ -330,25 +343,38 @@ async function aboutView(about, caller) {
     h(
       "div",
       { class: "columns" },
-      panel(
+      tall(
         "Give this to a partner",
         h("p", {}, "The State URL (SURL) of the table. Who has it, and may read it, can follow the table:"),
         h("p", { class: "copy" }, h("code", {}, surl), " ", copyButton(surl, "Copy SURL")),
         h("p", { class: "copy" }, h("code", {}, `headwater follow ${surl}`), " ", copyButton(`headwater follow ${surl}`)),
-        facts([["Content type", about.type], ["Last SeqNo", count(about.last)], ["Closed", about.closed ? "yes" : "no"]]),
+        facts([["Content type", about.type], ["Rows", `${count(details.first_seqno)} to ${count(details.last_seqno)}`], ["Bytes", bytes(details.bytes)], ["Live readers", count(details.live_readers)], ["Closed", about.closed ? "yes" : "no"]]),
       ),
       panel(
         "Where it comes from",
         follower
-          ? facts([["Mirror of", h("code", {}, follower.surl)], ["State", badge(follower.state, follower.state === "following" ? "good" : "warn")], ["Lag", follower.lag_rows === null ? "not known" : `${count(follower.lag_rows)} rows`], ["Last error", follower.last_error], ["Since", ago(follower.since)], ["Notify", follower.notify]])
+          ? followerFacts(follower)
           : h("p", { class: "note" }, about.mirror ? "A mirror that a program elsewhere writes." : "Its rows are written to this server."),
         own.map((view) => facts([["View", view.name], ["Source", view.source], ["State", view.state], ["Lag", bytes(view.lag_bytes)], ["Last error", view.last_error]])),
       ),
-      panel("Who is told of new rows", nurls === null ? h("p", { class: "note" }, "Only tokens for admin:** see the NURLs.") : nurlTable(nurls)),
+      panel("Who is told of new rows", nurls === null ? h("p", { class: "note" }, "Only tokens with admin on this table see the NURLs.") : nurlTable(nurls)),
+      producersPanel(details),
+      keepingPanel({ details, url: path(about.name), compaction: `${path(about.name)}/compact`, unit: "rows", again: () => server.table(about.name) }),
     ),
     snippetsView(() => ofTable(about.name, { since: 0, live: true })),
   );
   return { element };
+}
+
+function followerFacts(follower) {
+  return facts([
+    ["Mirror of", h("code", {}, follower.surl)],
+    ["State", badge(follower.state, follower.state === "following" ? "good" : "warn")],
+    ["Lag", follower.lag_rows === null ? "not known" : `${count(follower.lag_rows)} rows`],
+    ["Last error", follower.last_error],
+    ["Since", ago(follower.since)],
+    ["Notify", follower.notify],
+  ]);
 }
 
 function nurlTable(nurls) {

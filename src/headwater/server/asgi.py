@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from headwater.errors import (
     HeadwaterError,
@@ -39,13 +40,36 @@ from headwater.server.following import parse_policy
 from headwater.server.http import COMMON_HEADERS, Feed, Frame, Headers, Request, Response
 from headwater.server.memory import fit_memory
 from headwater.server.observing import Observer
+from headwater.server.observing.configuration import ShownSetting, ShownSettings, shown_limits, shown_value
 from headwater.server.opening import OpenService, ServiceOptions, open_service
 from headwater.server.problems import problem
 from headwater.server.quotas import parse_quotas
+from headwater.server.settings import DEFAULT, OPTIONS
 from headwater.store.contract import Store
 from headwater.store.memory import MemoryStore
 
 _TICK_S = 1.0
+_APPLICATION = "application"  # the source of a setting
+_NAMES = {"allow_origins": "allow_origin", "allow_hosts": "allow_host", "quotas": "quota"}  # as options of a server
+
+
+def _shown(limits: Limits, **arguments: Any) -> ShownSettings:
+    """What an application has decided."""
+    usual, defaults = Limits(), App.__init__.__kwdefaults__ or {}
+
+    def source_of(limit: str) -> str:
+        return DEFAULT if getattr(limits, limit) == getattr(usual, limit) else _APPLICATION
+
+    options = [
+        ShownSetting(
+            name,
+            shown_value(value),
+            DEFAULT if value == defaults[name] else _APPLICATION,
+            OPTIONS[_NAMES.get(name, name)].help,
+        )
+        for name, value in arguments.items()
+    ]
+    return ShownSettings(options, shown_limits(limits, source_of))
 
 
 class App:
@@ -84,6 +108,8 @@ class App:
     ) -> None:
         self._limits = fit_memory(limits or Limits())
         self._reader = RequestReader(self._limits)
+        allow_origins, allow_hosts = (None if some is None else tuple(some) for some in (allow_origins, allow_hosts))
+        allow_follow, quotas, retain = tuple(allow_follow), tuple(quotas), tuple(retain)
         self._access = Access(origins=allow_origins, hosts=allow_hosts)
         self._options = ServiceOptions(
             limits=self._limits,
@@ -94,6 +120,19 @@ class App:
             public_url=None if public_url is None else parse_public_url(public_url),
             development=development,
             console=console,
+            settings=_shown(
+                self._limits,
+                allow_origins=allow_origins,
+                allow_hosts=allow_hosts,
+                auth=auth,
+                public_url=public_url,
+                follow=follow,
+                allow_follow=allow_follow,
+                development=development,
+                quotas=quotas,
+                retain=retain,
+                console=console,
+            ),
         )
         self._open_store = store
         self._opened: OpenService | None = None

@@ -36,6 +36,7 @@ from headwater.server.live_places import LivePlaces
 from headwater.server.memory import open_memory
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
+from headwater.server.observing.configuration import ShownSettings
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.service import Service
 from headwater.server.states import States
@@ -65,6 +66,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     development: bool = False
     observer: Observer = msgspec.field(default_factory=Observer)
     console: bool = True  # whether the server has one
+    settings: ShownSettings = ShownSettings()  # as they are shown
     fence: Fence | None = None
     fatal: Callable[[BaseException], None] = _ignore  # called when the store has failed
 
@@ -196,6 +198,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         memory=open_memory(limits, engine, active, states),
         fence=fence,
         console=options.console,
+        settings=options.settings,
         upkeep=Upkeep(lambda: [*watcher.watched, *([] if auth is None else [auth.keeper])], usage),
         places=LivePlaces(usage.prefixes, usage.tokens),
     )

@@ -40,6 +40,7 @@ from headwater.server.auth.route_rules import (
     READ,
     RETAIN,
     SERVER,
+    SETTINGS,
     SUBSCRIBE,
     WAKE,
     Rule,
@@ -107,6 +108,11 @@ async def index(service: Service, request: Request, _: str) -> Response:
     )
 
 
+async def settings(service: Service, request: Request, _: str) -> Response:
+    """The settings with which the server was started."""
+    return json_response(service.settings)
+
+
 def _subscription(action: str, rule: Rule, write: Write, check: Check | None = None) -> Route:
     """The route of a POST to a subscription."""
     template = f"{SUBSCRIPTION}/{action}"
@@ -136,6 +142,7 @@ _ROUTES = (
     Route("POST", f"{CONTROL_ROOT}compact", retain_named(control.named_stream), write=compacting.compact_stream),
     Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
     Route("GET", f"{CONTROL_ROOT}usage", SERVER, read=usage),
+    Route("GET", f"{CONTROL_ROOT}settings", SETTINGS, read=settings),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path, sign.named_action), write=sign.sign),
     Route("GET", f"{CONTROL_ROOT}jwks.json", OPEN, read=subscriptions.jwks),
     Route("POST", f"{CONTROL_ROOT}rotate-key", SERVER, write=subscriptions.rotate_key),
@@ -156,9 +163,10 @@ _ROUTES = (
     Route("PATCH", f"{STREAM_ROOT}{{path}}", RETAIN, write=retention.retain),
     Route("DELETE", f"{STREAM_ROOT}{{path}}", DELETE, write=writes.delete),
     Route("GET", f"{TABLE_CONTROL_ROOT}tables", LISTED, read=table_control.list_tables),
+    Route("GET", f"{TABLE_CONTROL_ROOT}details", read_named(table_control.named_table), read=table_control.details),
     Route("GET", f"{TABLE_CONTROL_ROOT}followers", LISTED, read=list_followers),
     Route("GET", f"{TABLE_CONTROL_ROOT}views", LISTED, read=list_views),
-    Route("GET", f"{TABLE_CONTROL_ROOT}nurls", administer_named(nurls.named_table), read=nurls.list_nurls),
+    Route("GET", f"{TABLE_CONTROL_ROOT}nurls", administer_named(table_control.named_table), read=nurls.list_nurls),
     Route("PUT", f"{TABLE_ROOT}{{path}}", CREATE, write=table_writes.create),
     Route("POST", f"{TABLE_ROOT}{{path}}", APPEND, write=table_writes.append),
     Route("GET", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.read),

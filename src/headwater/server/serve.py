@@ -35,7 +35,7 @@ from headwater.server.observing import Observer
 from headwater.server.observing.queued_log import STDOUT
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.opening import ServiceOptions, open_service
-from headwater.server.settings import Settings
+from headwater.server.settings import Loaded, Settings, shown_settings
 from headwater.server.watching import FileWatcher
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
@@ -46,8 +46,9 @@ log = logging.getLogger("headwater.server")
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - to listen on; they are not addresses to call
 
 
-def serve(settings: Settings, ready: Callable[[str], None]) -> int:
+def serve(loaded: Loaded, ready: Callable[[str], None]) -> int:
     """Serve a data directory, or memory, until SIGTERM or SIGINT. Returns the exit code."""
+    settings = loaded.settings
     check_files(settings)
     limits = fit_descriptors(settings.limits, raise_descriptor_limit())
     limits = fit_memory(choose_memory(limits, memory_limit()))
@@ -62,7 +63,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> int:
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _set_up_collection()
-    return uvloop.run(_serve_leased(store, settings, ready, sockets))
+    return uvloop.run(_serve_leased(store, settings, ready, sockets, loaded))
 
 
 def check_files(settings: Settings) -> None:
@@ -173,10 +174,10 @@ def _watch_certificate(
 
 
 async def _serve_leased(
-    store: Store, settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket]
+    store: Store, settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket], loaded: Loaded
 ) -> int:
     async with leased(settings) as fence:
-        return await serve_store(store, settings, ready, sockets, fence)
+        return await serve_store(store, settings, ready, sockets, fence, loaded)
 
 
 async def serve_store(
@@ -185,8 +186,10 @@ async def serve_store(
     ready: Callable[[str], None],
     sockets: Sequence[socket.socket] = (),
     fence: Fence | None = None,
+    loaded: Loaded | None = None,
 ) -> int:
-    """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code."""
+    """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code. `loaded` is what
+    the options said, of which `settings` are the values in effect."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
     stop = asyncio.Event()
     failures: list[BaseException] = []
@@ -208,6 +211,7 @@ async def serve_store(
         development=settings.is_development,
         observer=observer,
         console=settings.console,
+        settings=shown_settings(settings, loaded),
         fence=fence,
         fatal=fatal,
     )

@@ -20,6 +20,7 @@ from headwater.server.live_places import LivePlaces
 from headwater.server.memory import MemoryMark
 from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
+from headwater.server.observing.configuration import ShownSettings
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.states import States
 from headwater.server.subscriptions import Subscriptions
@@ -51,6 +52,7 @@ class Service(msgspec.Struct, frozen=True):
     compactor: Compactor | None = None  # None: nothing is compacted
     authority: Authority | None = None  # None: access is not checked
     console: bool = True  # whether there is one
+    settings: ShownSettings = ShownSettings()
     upkeep: Upkeep = msgspec.field(default_factory=Upkeep)
     observer: Observer = msgspec.field(default_factory=Observer)
     combined: set[Feed] = msgspec.field(default_factory=set)  # open connections that follow many streams

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +29,13 @@ from headwater.server.memory import fit_memory
 from headwater.server.observing import Observer
 from headwater.server.observing.access_log import open_access_log
 from headwater.server.observing.audit import open_audit_log
+from headwater.server.observing.configuration import (
+    ShownSetting,
+    ShownSettings,
+    shown_limits,
+    shown_value,
+    without_credentials,
+)
 from headwater.server.observing.logs import JSON
 from headwater.server.observing.observer import RequestWatcher
 from headwater.server.observing.tracing import check_endpoint, open_tracer
@@ -38,7 +44,8 @@ from headwater.server.quotas import parse_quotas
 ENVIRONMENT = "HEADWATER_"
 CONFIG = "HEADWATER_CONFIG"
 _LIMIT = "HEADWATER_LIMIT_"
-_DEFAULT = "default"
+DEFAULT = "default"
+_CHOSEN = "chosen at the start"  # a source: the server found another value than that of its options
 ACCEPT = "accept"  # of lease_unreachable
 
 
@@ -393,7 +400,7 @@ def doubtful_variables(environment: Mapping[str, str]) -> Iterator[str]:
 def as_toml(loaded: Loaded) -> Iterator[str]:
     """The settings as a TOML file, with the source of each. Secrets are left out."""
     for option in OPTIONS.values():
-        value, source = getattr(loaded.settings, option.name), loaded.sources.get(option.name, _DEFAULT)
+        value, source = getattr(loaded.settings, option.name), loaded.sources.get(option.name, DEFAULT)
         if option.name == "data_dir" and loaded.settings.memory:
             value = None
         if option.name == "development" and value is None:
@@ -402,7 +409,30 @@ def as_toml(loaded: Loaded) -> Iterator[str]:
             yield _line(option.name, value, source, secret=option.secret)
     yield from ("", "[limits]")
     for name in Limits.__struct_fields__:
-        yield _line(name, getattr(loaded.settings.limits, name), loaded.sources.get(f"limits.{name}", _DEFAULT))
+        yield _line(name, getattr(loaded.settings.limits, name), loaded.sources.get(f"limits.{name}", DEFAULT))
+
+
+def shown_settings(settings: Settings, loaded: Loaded | None = None) -> ShownSettings:
+    """The settings of a running server, with the source of each. `loaded` is what its options said."""
+    loaded = loaded or Loaded(settings, {})
+
+    def shown(option: Option) -> ShownSetting:
+        value, was = (_in_effect(one, option.name) for one in (settings, loaded.settings))
+        source = loaded.sources.get(option.name, DEFAULT) if value == was else _CHOSEN
+        return ShownSetting(option.name, shown_value(value, secret=option.secret), source, option.help)
+
+    def source_of(limit: str) -> str:
+        is_same = getattr(settings.limits, limit) == getattr(loaded.settings.limits, limit)
+        return loaded.sources.get(f"limits.{limit}", DEFAULT) if is_same else _CHOSEN
+
+    options = [shown(option) for option in OPTIONS.values() if option.name != "limits"]
+    return ShownSettings(options, shown_limits(settings.limits, source_of))
+
+
+def _in_effect(settings: Settings, name: str) -> Any:
+    if name == "development":
+        return settings.is_development
+    return None if name == "data_dir" and settings.memory else getattr(settings, name)
 
 
 def _line(name: str, value: object, source: str, *, secret: bool = False) -> str:
@@ -416,14 +446,4 @@ def _literal(value: object) -> str:
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, bool | int | float):
         return str(value).lower()
-    return json.dumps(_without_credentials(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _without_credentials(text: str) -> str:
-    """Text for display: without user, password and query of a URL in it."""
-    if "://" not in text:
-        return text
-    name, equals, url = text.partition("=") if "=" in text.partition("://")[0] else ("", "", text)
-    parts = urlsplit(url)
-    query = "…" if parts.query else ""
-    return name + equals + urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
+    return json.dumps(without_credentials(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")

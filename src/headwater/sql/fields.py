@@ -8,6 +8,7 @@ rounded number or a null would be a wrong answer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ def _type_of(value: Any) -> str | None:
     if isinstance(value, int):
         return WHOLE if -_INT64 <= value < _INT64 else HUGE if -_INT128 < value < _INT128 else TEXT
     if isinstance(value, float):
-        return REAL
+        return REAL if math.isfinite(value) else TEXT  # 1e400 is a number of JSON, and of no type
     return TEXT if isinstance(value, str) else TREE
 
 

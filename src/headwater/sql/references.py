@@ -19,6 +19,7 @@ from headwater.errors import SqlError
 FUNCTIONS = ("stream", "state", "table", "delta")
 HIDDEN = ("_stream", "_offset", "_time", "_value")
 _EXPLAIN = re.compile(r"\s*explain(?:\s+analyze)?(?=\s)", re.IGNORECASE)
+_SHOW = re.compile(r"\s*show\s+(?:all\s+tables|tables|databases|schemas)\b", re.IGNORECASE)
 _TABLE = re.compile(rb"table(?=\s*\()", re.IGNORECASE)
 
 
@@ -56,6 +57,8 @@ class References(msgspec.Struct):
 def references_of(connection: duckdb.DuckDBPyConnection, query: str) -> References:
     """Parse a query. SqlError if it is not one, or not one query."""
     text = _with_quoted_function(query.strip().rstrip(";").rstrip())
+    if _SHOW.match(text):
+        raise SqlError("streams and tables are not tables of DuckDB: headwater list and headwater table list show them")
     explain = _EXPLAIN.match(text)
     head, text = (explain[0], text[explain.end() :]) if explain else ("", text)
     tree = _tree(connection, text)

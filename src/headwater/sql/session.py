@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import itertools
 import re
+import tempfile
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -73,11 +74,13 @@ class SqlSession:
         self._client = client
         self._direct = direct
         self._connection: duckdb.DuckDBPyConnection | None = None  # of the last query
+        self._spilled: tempfile.TemporaryDirectory[str] | None = None  # what it does not keep in memory
 
     def query(self, text: str) -> SqlAnswer:
         """Begin a query. Streams are read up to where they end now. Raises SqlError if it cannot be run."""
         self.close()
-        self._connection = connection = duckdb.connect(config=_SETTINGS)
+        self._spilled = tempfile.TemporaryDirectory(prefix="headwater-sql-", ignore_cleanup_errors=True)
+        self._connection = connection = duckdb.connect(config={**_SETTINGS, "temp_directory": self._spilled.name})
         connection.execute("SET TimeZone = 'UTC'")
         relations: list[Relation] = []
         with failures(relations):
@@ -118,6 +121,9 @@ class SqlSession:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._spilled is not None:
+            self._spilled.cleanup()
+            self._spilled = None
 
     def __enter__(self) -> SqlSession:
         return self

@@ -8,6 +8,7 @@ begins anew each time, and always ends where the stream ended when the query beg
 from __future__ import annotations
 
 import contextlib
+import json
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -170,4 +171,10 @@ def _places(part: StreamPart) -> list[str]:
 
 
 def decoded(values: pa.Array) -> list[Any]:
-    return _decode(array_of(values)) if len(values) else []
+    if not len(values):
+        return []
+    try:
+        return _decode(array_of(values))
+    except msgspec.ValidationError:  # a number that is too large for a float
+        messages: list[Any] = json.loads(array_of(values))
+        return messages

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from headwater.client import Client
-from headwater.errors import HeadwaterError, SqlDataError, SqlError
+from headwater.errors import HeadwaterError, OffsetTrimmedError, SqlDataError, SqlError
 from headwater.sql import SqlSession
+from tests.edges import memory_server
 from tests.unit.sql.conftest import Ask
 
 LARGE = 2**53 + 1
@@ -47,6 +48,29 @@ def test_fields_are_typed_columns(client: Client, ask: Ask, prefix: str) -> None
 def test_numbers_that_no_type_holds_are_text(client: Client, ask: Ask, prefix: str) -> None:
     client.stream(prefix).create(messages=[{"n": TOO_LARGE, "mixed": "a"}, {"n": 1, "mixed": 5}])
     assert ask(f"SELECT n, mixed FROM '{prefix}'") == [(str(TOO_LARGE), "a"), ("1", "5")]
+
+
+def test_a_number_that_is_too_large_for_a_float(client: Client, ask: Ask, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create()
+    stream.append_body(b'[{"n":1e400},{"n":-0.5}]')
+    assert ask(f"SELECT n FROM '{prefix}'") == ["1e400", "-0.5"]
+    event = b'{"type":"o","key":"k","value":{"n":1e400},"headers":{"operation":"upsert"}}'
+    client.stream(f"{prefix}-state").create()
+    client.stream(f"{prefix}-state").append_body(event)
+    assert ask(f"SELECT n FROM state('{prefix}-state', 'o')") == ["1e400"]
+
+
+def test_a_message_of_16_mebibytes() -> None:
+    with memory_server("--limit", "body_bytes_max=20000000") as server, Client(server.url) as client:
+        stream = client.stream("large")
+        stream.create()
+        stream.append_body(b'[{"n":1,"pad":"' + b"x" * (1 << 24) + b'"},{"n":2}]')
+        with SqlSession(client) as session:
+            table = session.query("SELECT n, length(pad) AS length FROM large").arrow()
+            assert table.to_pydict() == {"n": [1, 2], "length": [1 << 24, None]}
+            table = session.query("SELECT sum(length(_value))::BIGINT AS length FROM large").arrow()
+            assert table.to_pydict() == {"length": [(1 << 24) + 23]}
 
 
 @pytest.mark.parametrize(
@@ -232,6 +256,11 @@ def test_streams_without_fields(client: Client, ask: Ask, prefix: str) -> None:
         ("CREATE TABLE x AS SELECT 1", "only queries are run"),
         ("COPY (SELECT 1) TO 'x.csv'", "only queries are run"),
         ("INSTALL httpfs", "only queries are run"),
+        ("ATTACH 'x.db'", "only queries are run"),
+        ("EXPORT DATABASE 'x'", "only queries are run"),
+        ("EXPLAIN ANALYZE COPY (SELECT 1) TO 'x.csv'", "only queries are run"),
+        ("FROM query('COPY (SELECT 1) TO ''x.csv''')", "Expected a single SELECT statement"),
+        ("SHOW TABLES", "headwater list and headwater table list show them"),
         ("FROM 'https://example.com/x.parquet'", "needs the DuckDB extension httpfs, and none is fetched"),
         ("FROM nothing_like_it", "there is no stream, table or file 'nothing_like_it'"),
         ("FROM stream('nothing_like_it')", "there is no stream 'nothing_like_it'"),
@@ -312,6 +341,50 @@ def test_a_stream_that_is_deleted_while_it_is_read(client: Client, prefix: str) 
         with pytest.raises(HeadwaterError) as raised:
             answer.arrow()
         assert raised.value.status in (404, 410)
+
+
+def test_a_stream_that_is_trimmed_while_it_is_read(client: Client, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create()
+    body = b"[" + b",".join([b'{"pad":"%s"}' % (b"x" * 100)] * 5000) + b"]"
+    for _ in range(40):
+        stream.append_body(body)
+    with SqlSession(client) as session:
+        batches = session.query(f"SELECT pad FROM '{prefix}'").batches()
+        next(batches)
+        stream.trim("now")
+        with pytest.raises(OffsetTrimmedError):
+            list(batches)
+        assert session.query(f"SELECT count(*) AS n FROM '{prefix}'").arrow().to_pylist() == [{"n": 0}]
+
+
+def test_a_stream_that_begins_with_a_snapshot(client: Client, ask: Ask, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create()
+    stream.retain(compact=True)
+    events = (
+        {"type": "o", "key": f"k{n % 3}", "value": {"n": n}, "headers": {"operation": "upsert"}} for n in range(99)
+    )
+    stream.append_many(list(events))
+    assert stream.compact().compacted
+    stream.append({"type": "o", "key": "k0", "value": {"n": 100}, "headers": {"operation": "upsert"}})
+    assert ask(f"SELECT (value->>'n')::INT AS n FROM '{prefix}' WHERE type = 'o' ORDER BY n") == [96, 97, 98, 100]
+    assert ask(f"SELECT key, n FROM state('{prefix}', 'o') ORDER BY key") == [("k0", 100), ("k1", 97), ("k2", 98)]
+    with pytest.raises(OffsetTrimmedError):
+        ask(f"SELECT key FROM state('{prefix}', 'o', at := '1h')")
+
+
+def test_what_does_not_fit_into_memory_is_beside_no_data_of_the_user(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SqlSession(client) as session:
+        query = "SELECT value FROM duckdb_settings() WHERE name = 'temp_directory'"
+        (row,) = session.query(query).arrow().to_pylist()
+        spilled = Path(row["value"])
+        assert spilled.stat().st_mode & 0o777 == 0o700
+    assert not spilled.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_long_stream_is_sampled_in_several_places(client: Client, ask: Ask, prefix: str) -> None:

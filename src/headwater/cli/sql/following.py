@@ -52,6 +52,11 @@ def follow(session: SqlSession, text: str, sink: ResultSink) -> None:
         result = _Whole(session.query(text))
         if not result.answer.streams and not result.answer.tables:
             raise SqlError("the query reads no stream and no table, so there is nothing to follow")
+        if before is not None and sink.format != "table" and before.schema.names != result.schema.names:
+            raise SqlError(
+                f"the columns were {', '.join(before.schema.names)} and are now {', '.join(result.schema.names)}: new "
+                "messages have other fields; name the columns in the query"
+            )
         if sink.format == "table":
             if before is None or before.rows() != result.rows():
                 if sys.stdout.isatty() or before is not None:

@@ -89,8 +89,8 @@ class Authority:
         elif subject in _LISTED:
             if caller is self.rules.anonymous and not caller.scopes:
                 raise caller.refusal("read:…")
-        elif not caller.may_administer:
-            raise caller.refusal("admin:**")
+        elif not caller.may_on_server(action):
+            raise caller.refusal(f"{action}:**")
 
     def _identify(self, method: str, credentials: str | None, signature: str | None, path: str) -> Caller:
         if credentials is not None:

@@ -48,6 +48,10 @@ class Caller:
             return f"signed {self.signature} {address}"
         return address if self.name in ("", ANONYMOUS) else f"id {self.id or self.name}"
 
+    def may_on_server(self, action: Action) -> bool:
+        """Whether an action on the server as a whole is allowed."""
+        return self.scopes is None or self.scopes.allow_on_server(action)
+
     @property
     def may_administer(self) -> bool:
         """Whether it may use the routes for the whole server."""

@@ -45,6 +45,7 @@ ADMIN = Rule(Action.ADMIN)
 LISTED = Rule(Action.READ, Subject.LIST)
 COMBINED = Rule(Action.READ, Subject.MANY)
 SERVER = Rule(Action.ADMIN, Subject.SERVER)
+SETTINGS = Rule(Action.SETTINGS, Subject.SERVER)
 METRICS = Rule(Action.ADMIN, Subject.METRICS)
 
 

@@ -25,12 +25,14 @@ class Action(enum.StrEnum):
     RETAIN = "retain"  # what is kept: retention, and trims
     NOTIFY = "notify"  # send Notify requests
     FOLLOW = "follow"  # make the server follow a table
+    SETTINGS = "settings"  # see the settings of the server
     ADMIN = "admin"
 
     __hash__ = str.__hash__  # Enum.__hash__ is slow Python code, and every request calls it
 
 
 _ACTIONS = {action.value: action for action in Action}
+ON_PATHS = tuple([action for action in Action if action is not Action.SETTINGS])  # the others concern the server
 
 
 class Scope(NamedTuple):
@@ -55,6 +57,8 @@ def parse_scope(text: str) -> Scope:
         raise ValueError(
             f"a scope is ACTION:GLOB, as read:prices/**, with one of {', '.join(Action)}; got {text[:80]!r}"
         )
+    if action not in ON_PATHS and pattern != EVERYTHING:
+        raise ValueError(f"{action} is for the server as a whole, so the scope is {action}:**; got {text[:80]!r}")
     return Scope(action, parse_path_glob(pattern, "a scope"))
 
 
@@ -68,13 +72,18 @@ class Scopes:
     def __init__(self, scopes: Iterable[Scope], within: Scopes | None = None) -> None:
         self._scopes = tuple(scopes)
         self._within = within
-        unbounded = any(scope.action is Action.ADMIN and scope.paths.text == EVERYTHING for scope in self._scopes)
-        self.everything = unbounded and (within is None or within.everything)
+        self.everything = self.allow_on_server(Action.ADMIN)
 
     def allow(self, action: Action, path: str) -> bool:
         if self._within is not None and not self._within.allow(action, path):
             return False
         return any(scope.covers(action, path) for scope in self._scopes)
+
+    def allow_on_server(self, action: Action) -> bool:
+        """Whether they allow an action on the server as a whole."""
+        if self._within is not None and not self._within.allow_on_server(action):
+            return False
+        return any(scope.action in (action, Action.ADMIN) and scope.paths.text == EVERYTHING for scope in self._scopes)
 
     def prefixes(self, action: Action, *, tables: bool) -> list[str]:
         """The prefixes of the paths that may be allowed."""

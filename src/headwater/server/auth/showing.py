@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from headwater.protocol.streams.headers import format_instant
+from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Response
 from headwater.server.streams.replies import json_response
 
@@ -22,6 +23,7 @@ async def show_caller(service: Service, request: Request, _: str) -> Response:
             "name": caller.name or None,
             "scopes": None if caller.scopes is None else caller.scopes.texts,
             "administers": caller.may_administer,
+            "sees_settings": caller.may_on_server(Action.SETTINGS),
             "expires_at": expires_at,
         }
     )

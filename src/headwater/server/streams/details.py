@@ -11,7 +11,7 @@ from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.auth.callers import Caller
-from headwater.server.auth.scopes import Action
+from headwater.server.auth.scopes import ON_PATHS, Action
 from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
 from headwater.server.service import Service
@@ -23,20 +23,22 @@ _HASHED = "\n"  # before the digest that stands for a long producer id
 
 async def details(service: Service, request: Request, _: str) -> Response:
     reply, caller = await service.engine.details(named_stream(request)), request.caller
-    stream = reply.stream
-    may_append = caller.may(Action.APPEND, stream.path)
+    forked_from = _source(reply.stream.fork, caller)
     return json_response(
-        {
-            **listed(stream),
-            "trimmed_bytes": stream.first,
-            "forked_from": _source(stream.fork, caller),
-            "fork_count": reply.forks,
-            "live_readers": reply.readers,
-            "actions": [action.value for action in Action if caller.may(action, stream.path)],
-            "producer_count": reply.producer_count,
-            "producers": _producers(reply) if may_append else None,
-        }
+        {**listed(reply.stream), "forked_from": forked_from, "fork_count": reply.forks, **usage_of(reply, caller)}
     )
+
+
+def usage_of(reply: StreamDetails, caller: Caller) -> dict[str, object]:
+    """Who uses a stream or table, and what the caller may do with it."""
+    stream = reply.stream
+    return {
+        "trimmed_bytes": stream.first,
+        "live_readers": reply.readers,
+        "actions": [action.value for action in ON_PATHS if caller.may(action, stream.path)],
+        "producer_count": reply.producer_count,
+        "producers": _producers(reply) if caller.may(Action.APPEND, stream.path) else None,
+    }
 
 
 async def forks(service: Service, request: Request, _: str) -> Response:

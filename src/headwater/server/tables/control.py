@@ -1,19 +1,21 @@
-"""The lists of tables and of followers."""
+"""The lists of tables and of followers, and the details of a table."""
 
 from __future__ import annotations
 
 from headwater import limits
 from headwater.engine.messages import VisibleStream
 from headwater.protocol.streams.headers import format_instant
+from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
-from headwater.protocol.tables.paths import log_path, name_of
+from headwater.protocol.tables.paths import check_name, log_path, name_of
 from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Response
 from headwater.server.listing import readable_page
 from headwater.server.references import parse_integer
 from headwater.server.service import Service
+from headwater.server.streams.details import usage_of
 from headwater.server.streams.replies import json_response
-from headwater.server.tables.replies import table_type
+from headwater.server.tables.replies import speaking_of, table_type
 
 
 async def list_tables(service: Service, request: Request, _: str) -> Response:
@@ -43,6 +45,19 @@ def _listed(table: VisibleStream) -> dict[str, object]:
         "expires_at": None if table.deadline_ms is None else format_instant(table.deadline_ms),
         "retention": table.retention,
     }
+
+
+def named_table(request: Request) -> str:
+    """The table that the parameter `name` names."""
+    return log_path(check_name(parse_path(quote_path(parse_query(request.query).get("name", "")))))
+
+
+async def details(service: Service, request: Request, _: str) -> Response:
+    """What a table is, beside its rows: who uses it, what is kept, and what the caller may do."""
+    path = named_table(request)
+    with speaking_of(path):
+        reply = await service.engine.details(path)
+    return json_response({**_listed(reply.stream), **usage_of(reply, request.caller)})
 
 
 async def list_followers(service: Service, request: Request, _: str) -> Response:

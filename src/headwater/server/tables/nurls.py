@@ -17,10 +17,9 @@ from headwater.errors import (
 from headwater.limits import RETRY_AFTER_S
 from headwater.log.content import ContentKind
 from headwater.protocol.streams.headers import format_instant
-from headwater.protocol.streams.paths import parse_path, quote_path
 from headwater.protocol.streams.reads import parse_query
 from headwater.protocol.tables.notify import Notification, check_form_type, parse_notification
-from headwater.protocol.tables.paths import check_name, log_path, name_of, nurls_log_path
+from headwater.protocol.tables.paths import name_of, nurls_log_path
 from headwater.protocol.trace_context import TraceContext
 from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Respond, Response
@@ -30,6 +29,7 @@ from headwater.server.observing.tracing import context_of
 from headwater.server.service import Service
 from headwater.server.streams.replies import NO_STORE, json_response
 from headwater.server.tables import reads
+from headwater.server.tables.control import named_table
 from headwater.server.tables.replies import answer, speaking_of
 
 log = logging.getLogger("headwater.following")
@@ -126,11 +126,6 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 async def head(service: Service, request: Request, path: str) -> Response:
     return await reads.head(service, request, await _advertised(service, path))
-
-
-def named_table(request: Request) -> str:
-    """The table that the parameter `name` names."""
-    return log_path(check_name(parse_path(quote_path(parse_query(request.query).get("name", "")))))
 
 
 async def list_nurls(service: Service, request: Request, _: str) -> Response:

@@ -77,6 +77,16 @@ def test_only_admin_of_everything_administers_the_server() -> None:
     assert not NOTHING.everything
 
 
+def test_the_scope_of_the_settings_is_for_the_server_as_a_whole() -> None:
+    assert parse_scopes(["settings:**"]).allow_on_server(Action.SETTINGS)
+    assert parse_scopes(["admin:**"]).allow_on_server(Action.SETTINGS)
+    assert not parse_scopes(["settings:**"]).allow_on_server(Action.ADMIN)
+    assert not parse_scopes(["admin:a/**", "read:**"]).allow_on_server(Action.SETTINGS)
+    assert not Scopes([parse_scope("settings:**")], parse_scopes(["read:**"])).allow_on_server(Action.SETTINGS)
+    with pytest.raises(ValueError, match=r"so the scope is settings:\*\*; got 'settings:a/\*\*'"):
+        parse_scope("settings:a/**")
+
+
 def test_a_caller_remembers_a_bounded_number_of_answers() -> None:
     caller = Caller("ci", parse_scopes(["read:a/*"]))
     for number in range(AUTH_DECISIONS_CACHED_MAX + 10):
