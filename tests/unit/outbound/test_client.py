@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -60,6 +61,25 @@ def failing(respond: Respond | bytes, kind: type[OutboundError], match: str) -> 
 
 
 # Good requests
+
+
+def test_what_the_first_request_imports_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing: list[str] = []
+
+    class Recorder:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name.startswith("anyio."):
+                importing.append(threading.current_thread().name)
+
+    async def act(client: OutboundClient, _peer: Peer) -> None:
+        monkeypatch.delitem(sys.modules, "anyio._backends._asyncio", raising=False)
+        monkeypatch.setattr(sys, "meta_path", [Recorder, *sys.meta_path])
+        await client.request("GET", URL)
+
+    against(OK, act)
+    assert importing
+    assert threading.main_thread().name not in importing
 
 
 def test_the_address_is_pinned_and_tls_and_host_use_the_name() -> None:
