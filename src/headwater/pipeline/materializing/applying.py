@@ -11,34 +11,34 @@ from deltalake import DeltaTable
 
 from headwater.errors import OptionError
 from headwater.pipeline.lake import DataFile, TableBatch
-from headwater.pipeline.materializing.batches import (
+from headwater.pipeline.materializing.cuts import (
     Cuts,
     NewIncarnation,
     Starts,
+    StreamsTable,
     check_forward,
     continued,
     cuts_of,
     joined,
     new_lives,
-    noted_streams,
-    quarantined,
+    read_streams,
     resets,
+    stream_rows,
 )
-from headwater.pipeline.materializing.buckets import BucketWork, Done
+from headwater.pipeline.materializing.in_driver import merge_in_driver
+from headwater.pipeline.materializing.in_tasks import BucketResult, BucketWork
 from headwater.pipeline.materializing.layout import Layout
-from headwater.pipeline.materializing.merges import merge_here
 from headwater.pipeline.materializing.tables import (
     QUARANTINED,
     REMEMBERED,
     STREAMS,
-    StreamsTable,
     Tables,
     commit,
     files_of,
-    read_streams,
+    quarantined,
 )
 
-Run: TypeAlias = Callable[[BucketWork], list[Done]]  # merges every bucket of a batch
+Run: TypeAlias = Callable[[BucketWork], list[BucketResult]]  # merges every bucket of a batch
 
 
 class Applier:
@@ -70,7 +70,7 @@ class Applier:
             if lake.exists():
                 batch.check(lake.open())
 
-    def apply_here(self, events: pa.Table, batch: TableBatch, starts: Starts | None = None) -> None:
+    def apply_in_driver(self, events: pa.Table, batch: TableBatch, starts: Starts | None = None) -> None:
         """Merge the changes in the driver, with all events in memory. `starts`: where it starts in each stream."""
         streams = self._known(batch)
         check_forward(events, streams.lives, starts or {})
@@ -78,13 +78,13 @@ class Applier:
         cuts = cuts_of(streams, lives, resets(events), continued(events, streams.lives), starts or {})
         bad = quarantined(events, batch)
         self._commit_quarantine([self._tables.quarantine.write(bad, {})] if bad.num_rows else [], batch)
-        noted = self._commit_streams(lives, cuts, batch)
-        batch = _changing(batch, quarantine=bool(bad.num_rows), streams=bool(noted.num_rows))
-        batch = merge_here(self._tables, self._layout, events, cuts, batch=batch)
+        new_rows = self._commit_streams(lives, cuts, batch)
+        batch = _changing(batch, quarantine=bool(bad.num_rows), streams=bool(new_rows.num_rows))
+        batch = merge_in_driver(self._tables, self._layout, events, cuts, batch=batch)
         commit(self._tables.rows, [], [], batch=batch, always=True)
-        streams.note(noted)
+        streams.note(new_rows)
 
-    def apply_buckets(self, run: Run, batch: TableBatch, starts: Starts | None = None) -> None:
+    def apply_in_tasks(self, run: Run, batch: TableBatch, starts: Starts | None = None) -> None:
         """Merge the buckets in tasks. The new files replace those that the tasks have read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
@@ -99,18 +99,18 @@ class Applier:
             batch=batch,
             starts=starts or {},
         )
-        done = run(work)
-        lives = joined(life for one in done for life in one.lives)
-        further = {stream for one in done for stream in one.continued}
-        cuts = cuts_of(streams, lives, [reset for one in done for reset in one.resets], further, starts or {})
+        results = run(work)
+        lives = joined(life for one in results for life in one.lives)
+        further = {stream for one in results for stream in one.continued}
+        cuts = cuts_of(streams, lives, [reset for one in results for reset in one.resets], further, starts or {})
         if cuts.new:
-            done = run(msgspec.structs.replace(work, cuts=cuts))
-        bad = [file for one in done for file in one.quarantine]
+            results = run(msgspec.structs.replace(work, cuts=cuts))
+        bad = [file for one in results for file in one.quarantine]
         self._commit_quarantine(bad, batch)
-        noted = self._commit_streams(lives, cuts, batch)
-        batch = _changing(batch, quarantine=bool(bad), streams=bool(noted.num_rows))
-        self._commit_buckets(done, msgspec.structs.replace(work, batch=batch), table, remembered)
-        streams.note(noted)
+        new_rows = self._commit_streams(lives, cuts, batch)
+        batch = _changing(batch, quarantine=bool(bad), streams=bool(new_rows.num_rows))
+        self._commit_buckets(results, msgspec.structs.replace(work, batch=batch), table, remembered)
+        streams.note(new_rows)
 
     def _known(self, batch: TableBatch) -> StreamsTable:
         if self._streams is None:
@@ -121,22 +121,22 @@ class Applier:
         commit(self._tables.quarantine, files, [], batch=batch)
 
     def _commit_streams(self, lives: Sequence[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
-        rows = noted_streams(lives, cuts, batch)
+        rows = stream_rows(lives, cuts, batch)
         files = [self._tables.streams.write(rows, {})] if rows.num_rows else []
         commit(self._tables.streams, files, [], batch=batch)
         return rows
 
     def _commit_buckets(
-        self, done: Sequence[Done], work: BucketWork, table: DeltaTable, remembered: DeltaTable | None
+        self, results: Sequence[BucketResult], work: BucketWork, table: DeltaTable, remembered: DeltaTable | None
     ) -> None:
         batch = work.batch
         if remembered is not None:
-            removed = _named(work.remembered, {path for one in done for path in one.remembered_removed})
-            added = [file for one in done for file in one.remembered]
+            removed = _named(work.remembered, {path for one in results for path in one.remembered_removed})
+            added = [file for one in results for file in one.remembered]
             commit(self._tables.remembered, added, removed, batch=work.batch, table=remembered)
             batch = batch.also(REMEMBERED) if added or removed else batch
-        removed = _named(work.rows, {path for one in done for path in one.rows_removed})
-        added = [file for one in done for file in one.rows]
+        removed = _named(work.rows, {path for one in results for path in one.rows_removed})
+        added = [file for one in results for file in one.rows]
         commit(self._tables.rows, added, removed, batch=batch, table=table, always=True)
 
 

@@ -13,9 +13,9 @@ from headwater.pipeline.growth import GrowthWatch
 from headwater.pipeline.lake import TableBatch, telling_conflicts
 from headwater.pipeline.locations import absolute, check_apart, check_surroundings
 from headwater.pipeline.materializing.applying import Applier
-from headwater.pipeline.materializing.batches import BatchStart, Starts
-from headwater.pipeline.materializing.buckets import run_buckets
+from headwater.pipeline.materializing.cuts import BatchStart, Starts
 from headwater.pipeline.materializing.events import EventColumns
+from headwater.pipeline.materializing.in_tasks import run_in_tasks
 from headwater.pipeline.materializing.layout import Layout
 from headwater.pipeline.materializing.settings import MaterializeSettings, settings_of
 from headwater.pipeline.materializing.tables import (
@@ -128,11 +128,11 @@ class _Materializing:
     def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: Starts) -> None:
         path = self._settings.path
         if path == "merge":
-            applier.apply_here(events.toArrow(), batch, starts)
+            applier.apply_in_driver(events.toArrow(), batch, starts)
             return
         if path == "auto" and not has_many_files(self._tables.rows):
             some = events.limit(limits.PIPELINE_MERGE_EVENTS + 1).toArrow()
             if some.num_rows <= limits.PIPELINE_MERGE_EVENTS:
-                applier.apply_here(some, batch, starts)
+                applier.apply_in_driver(some, batch, starts)
                 return
-        applier.apply_buckets(lambda work: run_buckets(events, work), batch, starts)
+        applier.apply_in_tasks(lambda work: run_in_tasks(events, work), batch, starts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -97,6 +98,11 @@ class Layout(msgspec.Struct, frozen=True):
     def _added_by(self) -> list[pa.Field]:
         """Null for events of the batch that is merged."""
         return [] if self.sequence is None else [pa.field(JOB, pa.string()), pa.field(NUMBER, pa.int64())]
+
+
+def changes(rows: pa.Table) -> pa.Table:
+    """The events that change an entity, without bad ones and controls."""
+    return rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_null(rows.column("control"))))
 
 
 def aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:

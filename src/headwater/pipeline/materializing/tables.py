@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import TableNotFoundError
@@ -21,13 +22,13 @@ from headwater.pipeline.belonging import TableGroup
 from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.features import check_writable
 from headwater.pipeline.lake import DataFile, Lake, TableBatch
-from headwater.pipeline.materializing.layout import BUCKET, CURRENT, TIME, Layout, aligned
+from headwater.pipeline.materializing.layout import BUCKET, CURRENT, JOB, NUMBER, TIME, Layout, aligned
 from headwater.pipeline.materializing.settings import MaterializeSettings
 
 REMEMBERED, STREAMS, QUARANTINED = "tombstones", "streams", "quarantine"  # the tables beside the table
 
 _SETTINGS = "headwater.materialize"
-_STREAMS = pa.schema(
+STREAMS_SCHEMA = pa.schema(
     [
         ("stream", pa.string()),
         ("incarnation", pa.int64()),
@@ -38,7 +39,7 @@ _STREAMS = pa.schema(
         ("batch", pa.int64()),
     ]
 )
-QUARANTINE = pa.schema(
+_QUARANTINE = pa.schema(
     [
         ("stream", pa.string()),
         ("offset", pa.string()),
@@ -98,8 +99,8 @@ def prepare(
     group.check()
     if layout.sequence is not None:
         _fit(tables.remembered, layout.remembered, [BUCKET], {})
-    tables.streams.create(_STREAMS)
-    tables.quarantine.create(QUARANTINE)
+    tables.streams.create(STREAMS_SCHEMA)
+    tables.quarantine.create(_QUARANTINE)
     lasting = {_SETTINGS: json.dumps(settings.lasting()), **group.properties()}
     partitions = [BUCKET, CURRENT] if layout.is_history else [BUCKET]
     _fit(tables.rows, layout.rows, partitions, lasting)  # last: an existing table has the others beside it
@@ -111,8 +112,8 @@ def _check(tables: Tables, layout: Layout) -> None:
     _missing(tables.rows, layout.rows)
     if layout.sequence is not None:
         _missing(tables.remembered, layout.remembered)
-    tables.streams.check(_STREAMS, removes=False)
-    tables.quarantine.check(QUARANTINE, removes=False)
+    tables.streams.check(STREAMS_SCHEMA, removes=False)
+    tables.quarantine.check(_QUARANTINE, removes=False)
 
 
 def _checked(table: DeltaTable, settings: MaterializeSettings) -> MaterializeSettings:
@@ -205,38 +206,37 @@ def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema) -> pa.T
     return pa.concat_tables(parts)
 
 
-class StreamsTable:
-    """The incarnations of streams, numbered as they were seen, and the last cut of each stream.
-
-    A fork has a lower incarnation than the stream before it at its path, if its source is older.
-    """
-
-    def __init__(self) -> None:
-        self.lives: dict[str, dict[int, int]] = {}
-        self.cuts: dict[str, tuple[int, int, object]] = {}
-
-    def note(self, rows: pa.Table) -> None:
-        ordered = sorted(rows.to_pylist(), key=lambda row: (row["batch"], row["incarnation"]))
-        for row in ordered:
-            lives = self.lives.setdefault(row["stream"], {})
-            lives.setdefault(row["incarnation"], len(lives))
-        cuts = [row for row in ordered if row["is_cut"]]
-        for row in sorted(cuts, key=lambda row: (self.lives[row["stream"]][row["incarnation"]], row["order"])):
-            self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
+def quarantined(rows: pa.Table, batch: TableBatch) -> pa.Table:
+    bad = rows.filter(pc.is_valid(rows.column("bad")))
+    columns = {
+        **{name: bad.column(name) for name in ("stream", "offset", "order", "type", "key", "message")},
+        "append_time": bad.column("updated_at"),
+        "reason": bad.column("bad"),
+        "job": pa.repeat(pa.scalar(batch.job, pa.string()), bad.num_rows),
+        "batch": pa.repeat(pa.scalar(batch.number, pa.int64()), bad.num_rows),
+    }
+    arrays = [columns[field.name].cast(field.type) for field in _QUARANTINE]
+    return pa.Table.from_arrays(arrays, schema=_QUARANTINE)
 
 
-def read_streams(tables: Tables, batch: TableBatch) -> StreamsTable:
-    """The streams of earlier batches. Rows of this batch, from an attempt that was killed, are ignored."""
-    rows = pa.table(tables.streams.open().to_pyarrow_table())
-    streams = StreamsTable()
-    kept = [row for row in rows.to_pylist() if row["job"] != batch.job or row["batch"] < batch.number]
-    streams.note(pa.Table.from_pylist(kept, schema=_STREAMS))
-    return streams
+def kept_before(remembered: pa.Table, batch: TableBatch) -> pa.Table:
+    """Kept events without those of this batch, which an attempt that was killed has added."""
+    if JOB not in remembered.column_names:
+        return remembered
+    same_job = pc.fill_null(pc.equal(remembered.column(JOB), batch.job), False)
+    same_batch = pc.fill_null(pc.equal(remembered.column(NUMBER), batch.number), False)
+    before = remembered.filter(pc.invert(pc.and_(same_job, same_batch)))
+    return kept_by(before, TableBatch("", -1, made_of=0))  # a table of an earlier version does not have the batches
 
 
-def stream_rows(entries: Sequence[tuple[str, int, int, object, bool]], batch: TableBatch) -> pa.Table:
-    rows = [dict(zip(_STREAMS.names, (*one, batch.job, batch.number), strict=True)) for one in entries]
-    return pa.Table.from_pylist(rows, schema=_STREAMS)
+def kept_by(remembered: pa.Table, batch: TableBatch) -> pa.Table:
+    """Kept events to store: those without a batch are of this one."""
+    for name, value in ((JOB, batch.job), (NUMBER, batch.number)):
+        if name in remembered.column_names:
+            place = remembered.schema.get_field_index(name)
+            column = pc.fill_null(remembered.column(name), value)
+            remembered = remembered.set_column(place, remembered.schema.field(place), column)
+    return remembered
 
 
 def commit(

@@ -17,10 +17,10 @@ import pytest
 from headwater.errors import BatchReusedError, CheckpointMismatchError, DataLossError, OptionError
 from headwater.pipeline.checkpoints import hash_of_range
 from headwater.pipeline.lake import TableBatch
-from headwater.pipeline.materializing import applying, merges
+from headwater.pipeline.materializing import applying, in_driver
 from headwater.pipeline.materializing.applying import Applier
-from headwater.pipeline.materializing.batches import BatchStart
-from headwater.pipeline.materializing.buckets import BucketWork, Done
+from headwater.pipeline.materializing.cuts import BatchStart
+from headwater.pipeline.materializing.in_tasks import BucketResult, BucketWork
 from headwater.pipeline.materializing.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materializing.settings import MaterializeSettings
 from headwater.pipeline.materializing.tables import Tables, prepare, tables_at
@@ -105,10 +105,10 @@ def hash_of(row: dict[str, Any]) -> int:
     return sum(f"{row['stream']}{row.get('key') or row['order']}".encode()) % BUCKETS
 
 
-def in_buckets(events: pa.Table) -> Callable[[BucketWork], list[Done]]:
+def in_buckets(events: pa.Table) -> Callable[[BucketWork], list[BucketResult]]:
     """Merge one bucket after the other, as executors do."""
 
-    def run(work: BucketWork) -> list[Done]:
+    def run(work: BucketWork) -> list[BucketResult]:
         buckets = set(events.column(BUCKET).to_pylist())
         if work.cuts.new:
             buckets |= {*work.rows, *work.remembered}
@@ -127,7 +127,7 @@ class Killer:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: Callable[[int], str | None]) -> None:
         self._plan = plan  # "before" or "after" for the number of a commit
         self.commits = self.kills = 0
-        for module, name in ((applying, "commit"), (merges, "_merge_into")):
+        for module, name in ((applying, "commit"), (in_driver, "_merge_into")):
             monkeypatch.setattr(module, name, self._deadly(getattr(module, name)))
 
     def _deadly(self, commit: Callable[..., None]) -> Callable[..., None]:
@@ -166,9 +166,9 @@ def run(
                 if applier.is_done(batch):
                     break
                 if taken == "merge":
-                    applier.apply_here(events, batch)
+                    applier.apply_in_driver(events, batch)
                 else:
-                    applier.apply_buckets(in_buckets(events), batch)
+                    applier.apply_in_tasks(in_buckets(events), batch)
                 break
             except KilledError:
                 applier = Applier(tables, layout)
@@ -238,9 +238,9 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
     for number, rows in enumerate(batches):
         starts = {row["stream"]: BatchStart(row["incarnation"], row["begin"]) for row in rows[:1] if number}
         if path == "merge":
-            applier.apply_here(prepared(rows), TableBatch(job, number, made_of=number), starts)
+            applier.apply_in_driver(prepared(rows), TableBatch(job, number, made_of=number), starts)
         else:
-            applier.apply_buckets(in_buckets(prepared(rows)), TableBatch(job, number, made_of=number), starts)
+            applier.apply_in_tasks(in_buckets(prepared(rows)), TableBatch(job, number, made_of=number), starts)
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     return sorted(row["key"] for row in rows if row.get("is_current", True))
 
@@ -289,7 +289,7 @@ def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         Killer(patch, {2: "before"}.get)
         with pytest.raises(KilledError):
-            Applier(tables, layout).apply_here(bad, TableBatch("job", 0, made_of=1))
+            Applier(tables, layout).apply_in_driver(bad, TableBatch("job", 0, made_of=1))
     Applier(tables, layout).check(TableBatch("job", 0, made_of=1))
     with pytest.raises(BatchReusedError, match="quarantine"):
         Applier(tables, layout).check(TableBatch("job", 0, made_of=2))
@@ -307,9 +307,9 @@ def test_the_changes_in_a_change_data_feed_add_up_to_the_table(tmp_path: Path, p
     for number, rows in enumerate(History(chance).batches):
         events, batch = prepared(rows), TableBatch("job", number, made_of=number)
         if path == "merge" or (path == "both" and chance.random() < 0.5):
-            applier.apply_here(events, batch)
+            applier.apply_in_driver(events, batch)
         else:
-            applier.apply_buckets(in_buckets(events), batch)
+            applier.apply_in_tasks(in_buckets(events), batch)
         TableUpkeep(2, 1).after(number, [tables.rows])
     table = tables.rows.open()
     names, feed = table.to_pyarrow_table().column_names, pa.table(table.load_cdf(starting_version=1).read_all())
@@ -332,9 +332,9 @@ def test_a_stream_that_is_read_again_from_its_beginning(tmp_path: Path, path: st
     def take(applier: Applier, number: int, rows: list[dict[str, Any]], starts: dict[str, BatchStart]) -> None:
         events, batch = prepared(rows), TableBatch("job", number, made_of=number)
         if path == "merge":
-            applier.apply_here(events, batch, starts)
+            applier.apply_in_driver(events, batch, starts)
         else:
-            applier.apply_buckets(in_buckets(events), batch, starts)
+            applier.apply_in_tasks(in_buckets(events), batch, starts)
 
     applier = Applier(tables, layout)
     take(applier, 0, [change(1, 0, "k"), change(1, 20, "l"), change(1, 40, "m")], {})
@@ -368,9 +368,9 @@ def test_a_snapshot_replaces_the_state(tmp_path: Path, path: str, is_history: bo
     for number, (rows, starts) in enumerate(batches):
         events, batch = prepared(rows), TableBatch("job", number, made_of=number)
         if path == "merge":
-            applier.apply_here(events, batch, starts)
+            applier.apply_in_driver(events, batch, starts)
         else:
-            applier.apply_buckets(in_buckets(events), batch, starts)
+            applier.apply_in_tasks(in_buckets(events), batch, starts)
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     assert sorted(row["key"] for row in rows if row.get("is_current", True)) == ["l", "n", "o", "p"]
     if is_history:  # the rows of before are closed where the snapshot begins
@@ -405,9 +405,9 @@ def test_a_stream_that_was_created_again_is_known_by_its_incarnation(
         events, batch = prepared(some), TableBatch("job", number, made_of=number)
         starts = {} if start is None or not number else {"a": start}
         if path == "merge":
-            applier.apply_here(events, batch, starts)
+            applier.apply_in_driver(events, batch, starts)
         else:
-            applier.apply_buckets(in_buckets(events), batch, starts)
+            applier.apply_in_tasks(in_buckets(events), batch, starts)
     assert sorted(row["key"] for row in tables.rows.open().to_pyarrow_table().to_pylist()) == keys
 
 
@@ -420,9 +420,9 @@ def test_a_batch_that_changes_no_row_is_committed_to_the_table(tmp_path: Path, p
     for number, rows in enumerate([[change(1, 0, "k")], [other], []]):
         applier, events, batch = Applier(tables, layout), prepared(rows), TableBatch("job", number, made_of=number)
         if path == "merge":
-            applier.apply_here(events, batch)
+            applier.apply_in_driver(events, batch)
         else:
-            applier.apply_buckets(in_buckets(events), batch)
+            applier.apply_in_tasks(in_buckets(events), batch)
         assert tables.rows.open().transaction_version("job") == number
     assert [row["key"] for row in tables.rows.open().to_pyarrow_table().to_pylist()] == ["k"]
 

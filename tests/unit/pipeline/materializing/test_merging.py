@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.pipeline.lake import TableBatch
-from headwater.pipeline.materializing.batches import kept_before, kept_by
 from headwater.pipeline.materializing.layout import Layout, aligned
 from headwater.pipeline.materializing.merging import merge
+from headwater.pipeline.materializing.tables import kept_before, kept_by
 from tests.unit.pipeline.materializing.oracle import Event, comparable, current, history, table_rows
 
 PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64()), ("shade", pa.int64()), ("extra", pa.int64())])

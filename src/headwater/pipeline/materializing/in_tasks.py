@@ -1,4 +1,4 @@
-"""The merge in the executors: each task reads buckets of the table, merges the events, and rewrites the buckets.
+"""The path `buckets`: each task reads buckets of the table, merges the events, and rewrites the buckets.
 
 The batch is read once. Tasks start before it is known whether the batch has a cut, which is rare. If it has one, their
 files are discarded, and the merge is repeated with the cut, also in buckets without events.
@@ -14,27 +14,23 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from headwater.pipeline.lake import DataFile, Lake, TableBatch
-from headwater.pipeline.materializing.batches import (
+from headwater.pipeline.materializing.cuts import (
     Cuts,
     NewIncarnation,
     Reset,
     Starts,
-    changes,
     check_forward,
     continued,
-    kept_before,
-    kept_by,
     new_lives,
-    quarantined,
     resets,
 )
-from headwater.pipeline.materializing.layout import BUCKET, CURRENT, Layout, aligned
+from headwater.pipeline.materializing.layout import BUCKET, CURRENT, Layout, aligned, changes
 from headwater.pipeline.materializing.merging import Merged, merge
-from headwater.pipeline.materializing.tables import Tables, read_files
+from headwater.pipeline.materializing.tables import Tables, kept_before, kept_by, quarantined, read_files
 from headwater.spark.workers import keep_memory
 
 
-class Done(msgspec.Struct, kw_only=True):
+class BucketResult(msgspec.Struct, kw_only=True):
     """The result of one bucket."""
 
     rows: list[DataFile] = []
@@ -59,36 +55,36 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
     batch: TableBatch
     starts: Starts = {}
 
-    def run(self, events: pa.Table) -> Done:
+    def run(self, events: pa.Table) -> BucketResult:
         keep_memory()
         bucket = events.column(BUCKET)[0].as_py()
         events = events.filter(pc.is_valid(events.column("stream")))
         check_forward(events, self.lives, self.starts)
         further = continued(events, self.lives)
-        done = Done(lives=new_lives(events, self.lives), continued=further, resets=resets(events))
+        result = BucketResult(lives=new_lives(events, self.lives), continued=further, resets=resets(events))
         bad = quarantined(events, self.batch)
         if bad.num_rows:
-            done.quarantine = [self.tables.quarantine.write(bad, {})]
+            result.quarantine = [self.tables.quarantine.write(bad, {})]
         changed = aligned(changes(events), self.layout.events)
         if changed.num_rows or self.cuts.new:
-            self._merge(bucket, changed, done)
-        return done
+            self._merge(bucket, changed, result)
+        return result
 
-    def _merge(self, bucket: int, events: pa.Table, done: Done) -> None:
+    def _merge(self, bucket: int, events: pa.Table, result: BucketResult) -> None:
         layout = self.layout
-        files, noted = self.rows.get(bucket, []), self.remembered.get(bucket, [])
+        files, kept = self.rows.get(bucket, []), self.remembered.get(bucket, [])
         if layout.is_history and layout.sequence is None:
             files = [file for file in files if file.partition[CURRENT] == "true"]
         rows = read_files(self.tables.rows, files, layout.rows)
-        remembered = kept_before(read_files(self.tables.remembered, noted, layout.remembered), self.batch)
+        remembered = kept_before(read_files(self.tables.remembered, kept, layout.remembered), self.batch)
         merged = merge(layout, rows, remembered, events, self.cuts.table(layout), self.cuts.lives)
         if merged.rows_changed:
-            done.rows, done.rows_removed = self._written(bucket, merged), [file.path for file in files]
+            result.rows, result.rows_removed = self._written(bucket, merged), [file.path for file in files]
         if merged.remembered_changed:
-            done.remembered = _write(
+            result.remembered = _write(
                 self.tables.remembered, kept_by(merged.remembered, self.batch), {BUCKET: str(bucket)}
             )
-            done.remembered_removed = [file.path for file in noted]
+            result.remembered_removed = [file.path for file in kept]
 
     def _written(self, bucket: int, merged: Merged) -> list[DataFile]:
         rows, lake = merged.rows, self.tables.rows
@@ -105,7 +101,7 @@ def _write(lake: Lake, rows: pa.Table, partition: dict[str, str]) -> list[DataFi
     return [lake.write(rows, partition)] if rows.num_rows else []
 
 
-def run_buckets(events: DataFrame, work: BucketWork) -> list[Done]:
+def run_in_tasks(events: DataFrame, work: BucketWork) -> list[BucketResult]:
     """Merge in tasks, one bucket at a time."""
     if work.cuts.new:  # which can remove rows from any bucket
         every = [(bucket,) for bucket in sorted({*work.rows, *work.remembered})]
@@ -117,4 +113,4 @@ def run_buckets(events: DataFrame, work: BucketWork) -> list[Done]:
         return pa.table({"done": [msgspec.json.encode(work.run(rows))]})
 
     answers = events.groupBy(BUCKET).applyInArrow(run, "done BINARY").collect()
-    return [msgspec.json.decode(bytes(row.done), type=Done) for row in answers]
+    return [msgspec.json.decode(bytes(row.done), type=BucketResult) for row in answers]

@@ -1,4 +1,4 @@
-"""The merge in the driver, for small batches: one MERGE of delta-rs applies the changes to the table."""
+"""The path `merge`, for small batches: the driver merges, and one MERGE of delta-rs applies the changes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from deltalake import DeltaTable
 
 from headwater.pipeline.features import check_writable
 from headwater.pipeline.lake import DataFile, Lake, TableBatch, noted
-from headwater.pipeline.materializing.batches import Cuts, changes, kept_before, kept_by
-from headwater.pipeline.materializing.layout import BUCKET, CURRENT, Layout, aligned
+from headwater.pipeline.materializing.cuts import Cuts
+from headwater.pipeline.materializing.layout import BUCKET, CURRENT, Layout, aligned, changes
 from headwater.pipeline.materializing.merging import merge
-from headwater.pipeline.materializing.tables import REMEMBERED, Tables, files_of, read_files
+from headwater.pipeline.materializing.tables import REMEMBERED, Tables, files_of, kept_before, kept_by, read_files
 
 _GONE = "_gone"
 
 
-def merge_here(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: TableBatch) -> TableBatch:
+def merge_in_driver(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts, *, batch: TableBatch) -> TableBatch:
     """Apply the events of a batch, all of them in memory. If they change no row, nothing is committed to the table.
 
     Returns the batch, with the tables beside the table that it has changed.

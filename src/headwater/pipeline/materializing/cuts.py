@@ -1,4 +1,4 @@
-"""The content of a batch: its changes, its bad events, and the cuts of its streams."""
+"""Cuts: where a stream is reset or created again. Found in the events of a batch and in the table of streams."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from headwater.errors import DataLossError
 from headwater.pipeline.lake import TableBatch
-from headwater.pipeline.materializing.layout import JOB, NUMBER, RESET, Layout
-from headwater.pipeline.materializing.tables import QUARANTINE, StreamsTable, stream_rows
+from headwater.pipeline.materializing.layout import RESET, Layout
+from headwater.pipeline.materializing.tables import STREAMS_SCHEMA, Tables
 
 
 class NewIncarnation(msgspec.Struct, frozen=True, order=True):
@@ -59,8 +59,33 @@ class Cuts(msgspec.Struct, frozen=True):
         return pa.table({**columns, "is_new": [is_new for _, is_new in rows]}, schema=layout.cuts)
 
 
-def changes(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.and_(pc.is_null(rows.column("bad")), pc.is_null(rows.column("control"))))
+class StreamsTable:
+    """The incarnations of streams, numbered as they were seen, and the last cut of each stream.
+
+    A fork has a lower incarnation than the stream before it at its path, if its source is older.
+    """
+
+    def __init__(self) -> None:
+        self.lives: dict[str, dict[int, int]] = {}
+        self.cuts: dict[str, tuple[int, int, object]] = {}
+
+    def note(self, rows: pa.Table) -> None:
+        ordered = sorted(rows.to_pylist(), key=lambda row: (row["batch"], row["incarnation"]))
+        for row in ordered:
+            lives = self.lives.setdefault(row["stream"], {})
+            lives.setdefault(row["incarnation"], len(lives))
+        cuts = [row for row in ordered if row["is_cut"]]
+        for row in sorted(cuts, key=lambda row: (self.lives[row["stream"]][row["incarnation"]], row["order"])):
+            self.cuts[row["stream"]] = (row["incarnation"], row["order"], row["at"])
+
+
+def read_streams(tables: Tables, batch: TableBatch) -> StreamsTable:
+    """The streams of earlier batches. Rows of this batch, from an attempt that was killed, are ignored."""
+    rows = pa.table(tables.streams.open().to_pyarrow_table())
+    streams = StreamsTable()
+    kept = [row for row in rows.to_pylist() if row["job"] != batch.job or row["batch"] < batch.number]
+    streams.note(pa.Table.from_pylist(kept, schema=STREAMS_SCHEMA))
+    return streams
 
 
 def resets(rows: pa.Table) -> list[Reset]:
@@ -97,39 +122,6 @@ def check_forward(rows: pa.Table, known: Mapping[str, Mapping[int, int]], starts
             raise DataLossError(f"{message}: {why}; start with a new table and a new checkpoint")
 
 
-def quarantined(rows: pa.Table, batch: TableBatch) -> pa.Table:
-    bad = rows.filter(pc.is_valid(rows.column("bad")))
-    columns = {
-        **{name: bad.column(name) for name in ("stream", "offset", "order", "type", "key", "message")},
-        "append_time": bad.column("updated_at"),
-        "reason": bad.column("bad"),
-        "job": pa.repeat(pa.scalar(batch.job, pa.string()), bad.num_rows),
-        "batch": pa.repeat(pa.scalar(batch.number, pa.int64()), bad.num_rows),
-    }
-    arrays = [columns[field.name].cast(field.type) for field in QUARANTINE]
-    return pa.Table.from_arrays(arrays, schema=QUARANTINE)
-
-
-def kept_before(remembered: pa.Table, batch: TableBatch) -> pa.Table:
-    """Kept events without those of this batch, which an attempt that was killed has added."""
-    if JOB not in remembered.column_names:
-        return remembered
-    same_job = pc.fill_null(pc.equal(remembered.column(JOB), batch.job), False)
-    same_batch = pc.fill_null(pc.equal(remembered.column(NUMBER), batch.number), False)
-    before = remembered.filter(pc.invert(pc.and_(same_job, same_batch)))
-    return kept_by(before, TableBatch("", -1, made_of=0))  # a table of an earlier version does not have the batches
-
-
-def kept_by(remembered: pa.Table, batch: TableBatch) -> pa.Table:
-    """Kept events to store: those without a batch are of this one."""
-    for name, value in ((JOB, batch.job), (NUMBER, batch.number)):
-        if name in remembered.column_names:
-            place = remembered.schema.get_field_index(name)
-            column = pc.fill_null(remembered.column(name), value)
-            remembered = remembered.set_column(place, remembered.schema.field(place), column)
-    return remembered
-
-
 def joined(lives: Iterable[NewIncarnation]) -> list[NewIncarnation]:
     """Merge the results of many tasks to one row for each incarnation."""
     by_incarnation: dict[tuple[str, int], NewIncarnation] = {}
@@ -151,20 +143,20 @@ def cuts_of(
     """A known stream has a cut where another incarnation starts, unless the batch continues into it from the one
     before: a fork has the offsets of its source up to the point of the fork. Such an incarnation does not start at 0.
     """
-    seen = {stream: dict(known) for stream, known in streams.lives.items()}
+    numbered = {stream: dict(known) for stream, known in streams.lives.items()}
     new = list(new_resets)
     for life in lives:
         start = starts.get(life.stream)
         is_there = start is not None and start.incarnation == life.incarnation
-        if seen.get(life.stream) and (life.begin == 0 or not (is_there or life.stream in continued)):
+        if numbered.get(life.stream) and (life.begin == 0 or not (is_there or life.stream in continued)):
             new.append(Reset(life.stream, life.incarnation, life.begin, life.at))
         continued = {*continued, life.stream}  # a later incarnation in the same batch is that of a fork
-        known = seen.setdefault(life.stream, {})
+        known = numbered.setdefault(life.stream, {})
         known.setdefault(life.incarnation, len(known))
     old = [Reset(stream, *cut) for stream, cut in streams.cuts.items()]  # type: ignore[arg-type]
     lives_by_age = [
         (stream, life, number - len(known))  # negative, as no incarnation is
-        for stream, known in seen.items()
+        for stream, known in numbered.items()
         if list(known) != sorted(known)
         for life, number in known.items()
     ]
@@ -172,7 +164,9 @@ def cuts_of(
     return Cuts(tuple(old), tuple(ordered), tuple(lives_by_age))
 
 
-def noted_streams(lives: Iterable[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
-    seen = [(life.stream, life.incarnation, life.begin, life.at, False) for life in lives]
-    cut = [(one.stream, one.incarnation, one.order, one.at, True) for one in cuts.new]
-    return stream_rows(seen + cut, batch)
+def stream_rows(lives: Iterable[NewIncarnation], cuts: Cuts, batch: TableBatch) -> pa.Table:
+    """Rows of the table of streams: what a batch has found."""
+    new = [(life.stream, life.incarnation, life.begin, life.at, False) for life in lives]
+    new += [(one.stream, one.incarnation, one.order, one.at, True) for one in cuts.new]
+    rows = [dict(zip(STREAMS_SCHEMA.names, (*one, batch.job, batch.number), strict=True)) for one in new]
+    return pa.Table.from_pylist(rows, schema=STREAMS_SCHEMA)
