@@ -96,7 +96,6 @@ def a_trim_keeps_the_snapshot(patch: pytest.MonkeyPatch) -> None:
 
     for module in (log_state, deciding):
         patch.setattr(module, "dropped_by", kept)
-    patch.setattr("headwater.engine.writer.dropped_by", kept)
 
 
 def rows_of_a_snapshot_follow_any_row(patch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ from headwater.log.events import (
 )
 from headwater.log.quotas import Quotas, Usage, counted_streams
 from headwater.log.retention import Retention
-from headwater.log.state import Document, StreamState, dropped_by, evolve, evolve_document, extend
+from headwater.log.state import Document, StreamState, evolve, evolve_document, extend, replace_front
 from headwater.store.contract import NoMemoryError, RefusedError, Store
 from headwater.tasks import Tasks
 
@@ -374,18 +374,14 @@ class Writer:
             extend(stream, event.kind, event.data, closes=event.closed)
             self._catalogue.show(stream)
             self._note_compactable(stream)
-        elif isinstance(event, Trimmed):
-            stream.first, stream.trimmed_seqno = event.position, event.seqno
-            dropped = dropped_by(stream.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
-            if dropped:
-                stream.snapshots, stream.dropped = stream.snapshots[len(dropped) :], dropped[-1]
-        elif isinstance(event, Compacted):
-            stream.snapshots = (*stream.snapshots, event.snapshot)
+        elif isinstance(event, Trimmed | Compacted):
+            replace_front(stream, event)
         elif isinstance(event, Retained):
-            stream.retention = event.retention
+            replace_front(stream, event)
             self._note_compactable(stream)
         elif isinstance(event, SoftDeleted):
-            stream.deleted, stream.snapshots = StreamGoneError, ()
+            replace_front(stream, event)
+            stream.deleted = StreamGoneError
             self._end(stream)
         elif isinstance(event, Deleted):
             stream.deleted = StreamNotFoundError

@@ -180,21 +180,41 @@ def without_producers(state: StreamState) -> StreamState:
     return msgspec.structs.replace(state, producers={}, expired_producers={})
 
 
-class StreamEnd(Protocol):
-    """How far a stream goes: its newest state, or what readers see of it."""
+class StreamExtent(Protocol):
+    """From where to where a stream goes: its newest state, or what readers see of it."""
 
     tail: int
     last_seqno: int
     closed: bool
+    first: int
+    trimmed_seqno: int
+    retention: Retention | None
+    snapshots: tuple[Snapshot, ...]
+    dropped: Snapshot | None
 
 
-def extend(end: StreamEnd, kind: ContentKind, data: bytes, *, closes: bool) -> None:
+def extend(extent: StreamExtent, kind: ContentKind, data: bytes, *, closes: bool) -> None:
     """Apply the data and the closure of an event to a stream."""
-    end.tail += len(data)
+    extent.tail += len(data)
     if kind >= ROWS and data:
-        end.last_seqno = last_seqno_of(data)
+        extent.last_seqno = last_seqno_of(data)
     if closes:
-        end.closed = True
+        extent.closed = True
+
+
+def replace_front(extent: StreamExtent, event: StreamEvent) -> None:
+    """Apply what an event changes at the front of a stream: what was trimmed, the snapshots, and the retention."""
+    if isinstance(event, Trimmed):
+        extent.first, extent.trimmed_seqno = event.position, event.seqno
+        dropped = dropped_by(extent.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
+        if dropped:
+            extent.snapshots, extent.dropped = extent.snapshots[len(dropped) :], dropped[-1]
+    elif isinstance(event, Compacted):
+        extent.snapshots = (*extent.snapshots, event.snapshot)
+    elif isinstance(event, Retained):
+        extent.retention = event.retention
+    elif isinstance(event, SoftDeleted):
+        extent.snapshots = ()
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -223,12 +243,12 @@ def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
     elif isinstance(event, Retained):
         _retain(state, event)
     elif isinstance(event, Compacted):
-        state.snapshots = (*state.snapshots, event.snapshot)
+        replace_front(state, event)
     elif isinstance(event, ForkAdded | ForkReleased):
         _count_fork(state, event)
     elif isinstance(event, SoftDeleted):
         state.soft_deleted = True
-        state.snapshots = ()
+        replace_front(state, event)
     else:
         return None
     return state
@@ -286,12 +306,10 @@ def _count_fork(state: StreamState, event: ForkAdded | ForkReleased) -> None:
 def _trim(state: StreamState, event: Trimmed) -> None:
     if not state.first <= event.position <= state.tail:
         raise ValueError(f"trim at {event.position}, but the stream is from {state.first} to {state.tail}")
-    state.first, state.first_ms, state.trimmed_seqno = event.position, event.first_ms, event.seqno
+    state.first_ms = event.first_ms
     state.last = max(state.last, event.last)
     state.counted = state.counted.after(event.position)
-    dropped = dropped_by(state.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
-    if dropped:
-        state.snapshots, state.dropped = state.snapshots[len(dropped) :], dropped[-1]
+    replace_front(state, event)
 
 
 def dropped_by(snapshots: tuple[Snapshot, ...], position: int, *, keeps_snapshot: bool) -> tuple[Snapshot, ...]:
@@ -302,7 +320,8 @@ def dropped_by(snapshots: tuple[Snapshot, ...], position: int, *, keeps_snapshot
 def _retain(state: StreamState, event: Retained) -> None:
     if state.retention is None:  # not known yet: the first search for something to trim finds them
         state.first_ms, state.last = state.created_ms, state.tail
-    state.retention, state.counted = event.retention, event.counted
+    state.counted = event.counted
+    replace_front(state, event)
 
 
 def _created(event: Created) -> StreamState:
