@@ -24,7 +24,7 @@ from typing import IO
 from tests.waiting import LIMIT_S
 
 _IMPORTED = (
-    "headwater.cli.whole",
+    "tests.command_line",  # imports every command
     "headwater.client",
     "headwater.client.sync.transport",
     "headwater.cli.sql.following",

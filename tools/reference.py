@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from headwater import errors
-from headwater.cli.whole import app
+from headwater.cli import make_app
 from headwater.limits import Limits, bounds_of
 from headwater.options import Option, options_of
 from headwater.server.auth.route_rules import Subject
@@ -270,7 +270,7 @@ def each_command() -> Iterator[tuple[str, Any]]:
         for word, inner in getattr(command, "commands", {}).items():
             yield from below(f"{name} {word}", inner)
 
-    return below("headwater", typer.main.get_command(app))
+    return below("headwater", typer.main.get_command(make_app()))
 
 
 def _command(name: str, command: Any) -> str:

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 from bench.servers import Server
-from typer.testing import CliRunner
 
 from headwater import limits
 from headwater.cli import failing
-from headwater.cli.whole import app
 from headwater.client import Client
+from tests.command_line import invoke
 
 
 def run(server: Server, *arguments: str, expect: int = 0, stdin: bytes = b"") -> str:
-    result = CliRunner().invoke(app, list(arguments), input=stdin, env={"HEADWATER_URL": server.url})
+    result = invoke(list(arguments), input=stdin, env={"HEADWATER_URL": server.url})
     assert result.exit_code == expect, result.output
     return result.output
 

@@ -10,17 +10,16 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from typer.testing import CliRunner
 
 from headwater.cli import failing
-from headwater.cli.whole import app
 from tests.cli.stubs import Stub, on_terminal, stub_server
+from tests.command_line import invoke
 from tests.edges import MOUNTED, edge, free_port
 from tests.waiting import LIMIT_S
 
 
 def run(*arguments: str, expect: int = 0, stdin: bytes = b"", **environment: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), input=stdin, env=environment)
+    result = invoke(list(arguments), input=stdin, env=environment)
     assert result.exit_code == expect, result.output
     return result.output
 

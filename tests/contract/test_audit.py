@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from bench.servers import headwater
-from typer.testing import CliRunner
 
-from headwater.cli.whole import app
+from tests.command_line import invoke
 from tests.waiting import wait_until
 
 TEXT = {"content-type": "text/plain"}
@@ -22,7 +21,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def token(auth: Path, *arguments: str) -> str:
-    ran = CliRunner().invoke(app, ["token", *arguments[:1], str(auth), *arguments[1:]])
+    ran = invoke(["token", *arguments[:1], str(auth), *arguments[1:]])
     assert ran.exit_code == 0, ran.output
     return ran.stdout.strip()
 
@@ -97,6 +96,6 @@ def test_a_change_that_cannot_be_recorded_is_told(tmp_path: Path) -> None:
     auth = tmp_path / "auth.toml"
     token(auth, "add", "--name", "guest", "--scope", "read:**")
     arguments = ["token", "revoke", str(auth), "guest", "--audit-log", str(tmp_path / "none" / "log")]
-    ran = CliRunner().invoke(app, arguments)
+    ran = invoke(arguments)
     assert ran.exit_code == 1
     assert "the change was made, but the audit log" in ran.output

@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from headwater.cli.whole import app
 from headwater.limits import Limits
 from headwater.server.native.tls import load_context
 from headwater.server.settings import CONFIG, OPTIONS, variable
 from tests.certificates import make_pair
+from tests.command_line import invoke
 from tests.edges import free_port
 from tests.programs import missing, not_run, program
 from tests.servers import serving
@@ -56,7 +55,7 @@ def test_the_unit_calls_a_command_that_there_is() -> None:
     (start,) = re.findall(r"^ExecStart=(.+)$", UNIT, re.MULTILINE)
     path, command, *options = shlex.split(start)
     assert (path, command) == ("/usr/local/bin/headwater", "serve")
-    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    shown = invoke(["serve", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert all(option in shown for option in options if option.startswith("--"))
     assert "ExecReload=/bin/kill -HUP $MAINPID" in UNIT
 
@@ -65,7 +64,7 @@ def test_the_unit_of_the_backup_reads_the_directory_of_the_server() -> None:
     (start,) = re.findall(r"^ExecStart=(.+)$", BACKUP_UNIT, re.MULTILINE)
     path, command, directory, _, *options = shlex.split(start)
     assert (path, command, directory) == ("/usr/local/bin/headwater", "backup", "/var/lib/headwater")
-    shown = CliRunner().invoke(app, ["backup", "run", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    shown = invoke(["backup", "run", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert {"--follow", "--keep"} <= {*options}
     assert all(option in shown for option in options if option.startswith("--"))
     assert "StateDirectory=headwater\n" in UNIT
@@ -166,7 +165,7 @@ def test_the_services_of_compose() -> None:
     assert all(port.startswith("127.0.0.1:") for port in services["headwater"]["ports"])  # it is insecure
     for arguments in (services["archive"]["command"], services["backup"]["command"]):
         words = arguments[:2] if arguments[0] == "pipeline" else [arguments[0], "run"]
-        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+        shown = invoke([*words, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         assert all(option in shown for option in arguments if option.startswith("--"))
 
 

@@ -1,16 +1,8 @@
-"""The blocking shells are what is made from the asyncio ones."""
+"""The blocking shells, which `tools.twins` makes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from tools.twins import MODULES, blocking, twin_of
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_blocking_module_is_what_is_made_from_its_twin(module: Path) -> None:
-    assert twin_of(module).read_text() == blocking(module)
+from tools.twins import MODULES, twin_of
 
 
 def test_nothing_of_asyncio_is_left() -> None:

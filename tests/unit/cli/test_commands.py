@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from headwater.cli import COMMANDS
-from headwater.cli.whole import app
+from tests.command_line import command, invoke
 
 
 def test_every_command_is_there() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert set(commands) == set(COMMANDS)
+    assert set(command.commands) == set(COMMANDS)
 
 
 def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -27,9 +24,8 @@ def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 def test_help_shows_no_type_of_flags_and_defaults_as_they_are_typed() -> None:
-    runner = CliRunner(env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
-    for path in _paths(typer.main.get_command(app)):
-        shown = runner.invoke(app, [*path, "--help"]).output
+    for path in _paths(command):
+        shown = invoke([*path, "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
         assert "--help" in shown, path
         assert "<bool>" not in shown, path
         assert "[default: (" not in shown, path
@@ -62,6 +58,6 @@ def test_a_mistyped_command_gets_a_suggestion() -> None:
 
 def test_help_shows_defaults_as_they_are_typed() -> None:
     for arguments in (["read"], ["follow"], ["table", "read"], ["table", "tail"], ["table", "notify"]):
-        shown = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+        shown = invoke([*arguments, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         assert "[default: (" not in shown
         assert "Default: " in shown

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from headwater import errors
 from headwater.cli import failing
 from headwater.cli.failing import failures
 from headwater.cli.table import app as tables
-from headwater.cli.whole import app
 from headwater.store.embedded.journal import UnknownFormatError
 from headwater.store.embedded.locking import DirectoryInUseError
+from tests.command_line import app, invoke
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def commands() -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_help_has_two_names(command: tuple[str, ...]) -> None:
     for option in ("-h", "--help"):
-        result = CliRunner().invoke(app, [*command, option])
+        result = invoke([*command, option])
         assert result.exit_code == 0
         assert "Usage:" in result.output
 
@@ -95,7 +94,7 @@ def test_help_has_two_names(command: tuple[str, ...]) -> None:
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(app, arguments)
+    result = invoke(arguments)
     assert result.exit_code == failing.WRONG_CALL
     assert re.search(says, result.output)
     assert result.output.count("\n") == 1
@@ -103,7 +102,7 @@ def test_a_wrong_call_is_one_line(arguments: list[str], says: str) -> None:
 
 def test_a_locked_or_foreign_directory_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("something else")
-    result = CliRunner().invoke(app, ["serve", "--port", "0", "--data-dir", str(tmp_path)])
+    result = invoke(["serve", "--port", "0", "--data-dir", str(tmp_path)])
     assert result.exit_code == failing.FAILED
     assert "is not empty and not a Headwater data directory. Use another directory" in result.output
     assert result.output.count("\n") == 1
@@ -126,7 +125,7 @@ def test_the_advice_for_a_missing_stream_depends_on_its_url(url: str, way_out: s
 
 def test_a_demo_whose_server_does_not_start_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "streams").write_text("not a directory")
-    result = CliRunner().invoke(app, ["demo", "--port", "0", "--seconds", "1", "--data-dir", str(tmp_path)])
+    result = invoke(["demo", "--port", "0", "--seconds", "1", "--data-dir", str(tmp_path)])
     assert result.exit_code == failing.FAILED
     lines = f"{capfd.readouterr().err}{result.output}".splitlines()
     assert [line.endswith("Not a directory. Give the path of a directory.") for line in lines] == [True]

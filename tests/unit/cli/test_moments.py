@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from typer.testing import CliRunner
 
 from headwater.cli import failing
 from headwater.cli.moments import parse_moment
-from headwater.cli.whole import app
+from tests.command_line import invoke
 
 NOW = datetime(2026, 11, 15, 20, 0, tzinfo=UTC)
 
@@ -73,7 +72,7 @@ def test_anything_else_is_refused_with_what_to_write(text: str, reason: str) -> 
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], told: str) -> None:
-    ran = CliRunner().invoke(app, ["read", "orders", *arguments])
+    ran = invoke(["read", "orders", *arguments])
     assert ran.exit_code == failing.WRONG_CALL
     [line] = ran.stderr.splitlines()
     assert line.startswith(told)

@@ -16,11 +16,11 @@ from headwater import errors
 from headwater.cli.pipeline import watching
 from headwater.cli.pipeline.config import PipelineFile, load_pipeline
 from headwater.cli.pipeline.exit_codes import NEEDS_A_PERSON, RETRY, WRONG_OPTIONS, exit_code, exits
-from headwater.cli.whole import app
 from headwater.errors import OptionError
 from headwater.pipeline.jobs import JobProgress
 from headwater.pipeline.options import ArchiveOptions, MaterializeOptions, PublishOptions
 from headwater.spark.home import python_files
+from tests.command_line import invoke
 
 ARCHIVED = ["archive", "--streams", "a", "--table", "t"]
 
@@ -36,7 +36,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[PipelineFile]:
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["pipeline", *arguments])
+    result = invoke(["pipeline", *arguments])
     return result.exit_code, result.output
 
 

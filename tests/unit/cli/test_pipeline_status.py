@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from typer.testing import CliRunner
 
-from headwater.cli.whole import app
 from headwater.client import Client
+from tests.command_line import invoke
 from tests.servers import Server
 from tests.unit.pipeline.foreign_features import FEATURES
 
@@ -41,7 +40,7 @@ table = "{here}/raw"
 
 
 def _status(file: Path) -> list[dict[str, object]]:
-    result = CliRunner().invoke(app, ["pipeline", "status", str(file), "--json"])
+    result = invoke(["pipeline", "status", str(file), "--json"])
     assert result.exit_code == 0, result.output
     statuses: list[dict[str, object]] = json.loads(result.output)
     return statuses
@@ -84,7 +83,7 @@ def test_where_jobs_are(server: Server, tmp_path: Path) -> None:
     assert raw["position"] == "batch 0, another one begun"
     assert raw["lag_bytes"] == {"status/a": 0, "status/b": size}
     assert (prices["position"], prices["lag_versions"]) == ("version 0", 1)
-    shown = CliRunner().invoke(app, ["pipeline", "status", str(file)]).output
+    shown = invoke(["pipeline", "status", str(file)]).output
     assert f"{size} bytes" in shown
     assert "1 versions" in shown
 
@@ -93,7 +92,7 @@ def test_where_jobs_are(server: Server, tmp_path: Path) -> None:
 def test_a_server_that_is_not_there(tmp_path: Path, url: str, code: int) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(JOBS.format(url=url, here=tmp_path))
-    result = CliRunner().invoke(app, ["pipeline", "status", str(file)])
+    result = invoke(["pipeline", "status", str(file)])
     assert result.exit_code == code
     assert len(result.output.splitlines()) == 1
 

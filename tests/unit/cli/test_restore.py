@@ -7,13 +7,12 @@ import pwd
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from headwater.cli.whole import app
 from headwater.store.embedded import opening
 from headwater.store.embedded.backup import leases
 from headwater.store.embedded.backup.standby import open_standby
 from headwater.store.embedded.backup.targets import DirectoryTarget
+from tests.command_line import invoke
 from tests.contract.stores import InlineFolder
 from tests.unit.store.embedded.backup.test_backing_up import back_up, live, writing
 
@@ -35,7 +34,7 @@ def target(tmp_path: Path) -> DirectoryTarget:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, arguments)
+    result = invoke(arguments)
     return result.exit_code, result.output
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from headwater import __version__
-from headwater.cli.whole import app
 from headwater.limits import Limits, parse_limits
+from tests.command_line import invoke
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
+    result = invoke(list(arguments))
     return result.exit_code, result.output
 
 

@@ -8,10 +8,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
 
-from headwater.cli.whole import app
 from headwater.server.auth.rules import read_auth_file
+from tests.command_line import invoke
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["token", *map(str, arguments)])
+    return invoke(["token", *map(str, arguments)])
 
 
 def test_a_token_alone_is_on_standard_output(file: Path) -> None:

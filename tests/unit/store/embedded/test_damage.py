@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from headwater import limits
-from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import DamagedDataError
@@ -31,6 +29,7 @@ from headwater.store.embedded.folder import IndexLockedError
 from headwater.store.embedded.journal import UnknownFormatError, segment_numbers
 from headwater.store.embedded.layout import DamagedIndexError, LockedIndexError, MissingFileError
 from headwater.store.embedded.opening import open_store
+from tests.command_line import invoke
 from tests.contract.stores import InlineFolder
 from tests.unit.store.embedded.test_directory import (
     FOLDED,
@@ -230,7 +229,7 @@ def test_a_missing_or_empty_index_is_refused(directory: Path, content: bytes | N
         (directory / "index.db").write_bytes(content)
     with pytest.raises(MissingFileError, match=r"index\.db is missing or empty; restore"):
         open_store(directory, UNFOLDED)
-    result = CliRunner().invoke(app, ["serve", "--data-dir", str(directory), "--port", "0"])
+    result = invoke(["serve", "--data-dir", str(directory), "--port", "0"])
     assert result.exit_code == 1
     assert "index.db is missing or empty" in result.stderr
 
@@ -272,14 +271,14 @@ def test_check_says_what_to_do(directory: Path) -> None:
 
     live(directory, write, UNFOLDED)
     max((directory / "journal").glob("0*.journal")).unlink()
-    result = CliRunner().invoke(app, ["check", str(directory)])
+    result = invoke(["check", str(directory)])
     assert result.exit_code == 1
     assert "the segment is missing" in result.stderr
     assert "headwater restore TARGET" in result.stderr
     assert f"headwater check {directory} --salvage" in result.stderr
-    assert CliRunner().invoke(app, ["check", str(directory), "--salvage"]).exit_code == 0
+    assert invoke(["check", str(directory), "--salvage"]).exit_code == 0
     corrupt_chunk(directory)
-    result = CliRunner().invoke(app, ["check", str(directory)])
+    result = invoke(["check", str(directory)])
     assert result.exit_code == 1
     assert "headwater restore TARGET" in result.stderr
     assert "--salvage" not in result.stderr

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from headwater import limits as bounds
-from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.engine.messages import Read
 from headwater.errors import OffsetLostError, SequenceRegressionError, TooManyStreamsError
@@ -35,6 +33,7 @@ from headwater.store.embedded.journal_writer import JournalWriter
 from headwater.store.embedded.locking import DirectoryInUseError
 from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
+from tests.command_line import invoke
 from tests.contract.stores import InlineFolder
 from tests.journals import at, new_journal
 from tests.waiting import LIMIT_S, wait_until_async
@@ -144,7 +143,7 @@ def test_damage_before_the_tail_stops_the_start_and_can_be_salvaged(tmp_path: Pa
         open_store(directory, UNFOLDED)
     assert error.value.file == str(path)
     assert 19_000 < error.value.position <= 20_000
-    result = CliRunner().invoke(app, ["serve", "--data-dir", str(directory), "--port", "0"])
+    result = invoke(["serve", "--data-dir", str(directory), "--port", "0"])
     assert result.exit_code == 1
     assert f"{path} is corrupt at byte {error.value.position}" in result.stderr
     assert "headwater check" in result.stderr
@@ -207,7 +206,7 @@ def test_check_finds_damaged_chunks_and_references(tmp_path: Path) -> None:
     problems = check_directory(directory, lambda _: None).problems
     assert any("is damaged" in problem for problem in problems)
     assert any("records 1 forks but has 0" in problem for problem in problems)
-    result = CliRunner().invoke(app, ["check", str(directory)])
+    result = invoke(["check", str(directory)])
     assert result.exit_code == 1
 
 
@@ -243,7 +242,7 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     (other / "precious.txt").write_text("not ours")
     with pytest.raises(UnknownFormatError, match="not empty"):
         open_store(other, UNFOLDED)
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "nowhere")])
+    result = invoke(["check", str(tmp_path / "nowhere")])
     assert result.exit_code == 1
     assert "not a Headwater data directory" in result.stderr
 
@@ -375,11 +374,11 @@ def test_offsets_of_data_that_salvage_cut_are_refused(tmp_path: Path) -> None:
 def test_a_timeline_begins_by_command_in_a_directory_that_was_set_back(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     three_segments(directory)
-    found = CliRunner().invoke(app, ["check", str(directory), "--begin-timeline"])
+    found = invoke(["check", str(directory), "--begin-timeline"])
     assert found.exit_code == 0, found.output
     first = timeline(directory)
     assert f"began timeline {first}" in found.output
-    CliRunner().invoke(app, ["check", str(directory), "--begin-timeline"])
+    invoke(["check", str(directory), "--begin-timeline"])
     assert timeline(directory) > first > 0
 
 

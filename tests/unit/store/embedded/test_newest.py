@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.store.embedded import newest
 from headwater.store.embedded.checking import check_directory
@@ -22,6 +20,7 @@ from headwater.store.embedded.journal_writer import DiskFullError, JournalWriter
 from headwater.store.embedded.newest import Newest
 from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
+from tests.command_line import invoke
 from tests.fault.sim_disk import SimDisk
 from tests.journals import NEW, at, new_journal
 from tests.quick import quick
@@ -96,7 +95,7 @@ def test_a_loss_is_refused_and_nothing_is_changed(directory: Path, harm: str) ->
         open_store(directory, UNFOLDED)
     assert journal(directory) == before
     assert any(name in problem for problem in check_directory(directory, lambda _: None).problems)
-    result = CliRunner().invoke(app, ["serve", "--data-dir", str(directory), "--port", "0"])
+    result = invoke(["serve", "--data-dir", str(directory), "--port", "0"])
     assert result.exit_code == 1
     assert "headwater check" in result.stderr
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 from moto.server import ThreadedMotoServer
-from typer.testing import CliRunner
 
-from headwater.cli.whole import app
 from headwater.store.embedded.backup.failures import BackupError, MissingError, TargetError
 from headwater.store.embedded.backup.targets import open_target
+from tests.command_line import invoke
 from tests.edges import free_port
 from tests.unit.store.embedded.test_directory import append, content, create, live
 
@@ -69,7 +68,7 @@ def test_a_backup_and_a_restore_by_command(bucket: str, tmp_path: Path, caplog: 
     directory, url = tmp_path / "data", f"{bucket}/headwater"
 
     def run(*arguments: str) -> str:
-        done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+        done = invoke(list(arguments), catch_exceptions=False)
         assert done.exit_code == 0, done.output
         assert SECRET not in done.output
         return done.output

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from headwater import limits
-from headwater.cli.whole import app
 from headwater.engine import Engine
 from headwater.store.embedded import index, layout, opening
 from headwater.store.embedded.backup import restoring
@@ -41,6 +39,7 @@ from headwater.store.embedded.layout import StandbyError, UnfinishedRestoreError
 from headwater.store.embedded.locking import DirectoryInUseError
 from headwater.store.embedded.opening import open_store
 from headwater.store.embedded.salvage import salvage_directory
+from tests.command_line import invoke
 from tests.contract.stores import InlineFolder
 from tests.quick import quick
 from tests.unit.store.embedded.backup.test_backing_up import (
@@ -276,10 +275,10 @@ def test_a_promotion_that_is_killed_at_any_call_is_repeated(
         to = shutil.copytree(tmp_path / "standby", tmp_path / str(number))
         with monkeypatch.context() as patch, contextlib.suppress(Killed):
             kills = Kills(patch, number)
-            CliRunner().invoke(app, ["promote", str(to), "--force"])
+            invoke(["promote", str(to), "--force"])
         if (to / "FORMAT").exists():  # then it is complete, and a server opens it
             assert contents(shutil.copytree(to, tmp_path / f"{number} served")) == {"a": b"one;"}
-        again = CliRunner().invoke(app, ["promote", str(to), "--force", "--target", target.url])
+        again = invoke(["promote", str(to), "--force", "--target", target.url])
         assert again.exit_code == 0, again.output
         assert not (to / "standby").exists()
         assert contents(to) == {"a": b"one;"}
