@@ -16,9 +16,8 @@ import msgspec
 BEGINNING = "-1"
 NOW = "now"
 
-_NUMBERED = re.compile(r"[0-9]+_[0-9]+")
+NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")  # an offset of a server whose offsets count incarnations and bytes
 _SNAPSHOT_IDS = range(10**14, 15 * 10**14)  # the ids of streams are microseconds since 1970, less 10^15 for snapshots
-_ORIGINAL = re.compile(r"[0-9]+_0+")
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
@@ -45,7 +44,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
         if not plus:
             return cls(text)
         count, at, end = rest.partition("@")
-        if not (count.isascii() and count.isdigit()) or (at and not _NUMBERED.fullmatch(end)):
+        if not (count.isascii() and count.isdigit()) or (at and not NUMBERED.fullmatch(end)):
             raise _invalid(text)
         return cls(offset, int(count), end)
 
@@ -62,7 +61,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
         """The position after this many more messages, which are before the offset `end`."""
         if not count:
             return self
-        return type(self)(self.offset, self.skip + count, end if _NUMBERED.fullmatch(end) else "")
+        return type(self)(self.offset, self.skip + count, end if NUMBERED.fullmatch(end) else "")
 
     @property
     def reached(self) -> str:
@@ -75,15 +74,30 @@ class Position(msgspec.Struct, frozen=True, order=True):
         return f"{self.offset}+{self.skip}@{self.end}" if self.end else f"{self.offset}+{self.skip}"
 
 
+def incarnation(offset: str) -> str | None:
+    """The incarnation in an offset, if the server has such offsets. It changes when a stream is created again, and is
+    another one in the snapshot of a compacted stream."""
+    match = NUMBERED.fullmatch(offset)
+    return match[1] if match else None
+
+
+def byte_position(offset: str) -> int | None:
+    """The number of bytes before an offset, on servers whose offsets count bytes."""
+    if offset == BEGINNING:
+        return 0
+    match = NUMBERED.fullmatch(offset)
+    return int(match[2]) if match else None
+
+
 def is_original(offset: str) -> bool:
     """Whether nothing can have been removed before an offset, because it is that of the first byte of a stream."""
-    return offset == BEGINNING or (_ORIGINAL.fullmatch(offset) is not None and not is_in_snapshot(offset))
+    return byte_position(offset) == 0 and not is_in_snapshot(offset)
 
 
 def is_in_snapshot(offset: str) -> bool:
     """Whether an offset of Headwater is in the snapshot with which a compacted stream begins."""
-    number = offset.partition("_")[0]
-    return _NUMBERED.fullmatch(offset) is not None and int(number) in _SNAPSHOT_IDS
+    number = incarnation(offset)
+    return number is not None and int(number) in _SNAPSHOT_IDS
 
 
 def _invalid(text: str) -> ValueError:

@@ -18,6 +18,7 @@ from typing import Any
 from headwater import limits
 from headwater.demo.shop import STREAMS
 from headwater.errors import ClientError
+from headwater.positions import byte_position
 
 PUBLISHED = "published/shop"
 TABLE = "shop"
@@ -114,7 +115,6 @@ class Jobs:
     def reached(self) -> dict[str, int]:
         """The bytes of each stream that are in the table, from the committed offsets of the query."""
         from headwater.pipeline.checkpoints import position_of
-        from headwater.spark.positions import byte_position
 
         position = position_of(self._checkpoint)
         ends = {} if position is None else position.ends

@@ -14,6 +14,7 @@ from headwater.demo.feeding import Feeder
 from headwater.demo.jobs import PUBLISHED, TABLE, Jobs
 from headwater.demo.shop import STREAMS
 from headwater.errors import StreamNotFoundError
+from headwater.positions import byte_position
 
 
 class SparkPhase(enum.Enum):
@@ -100,7 +101,7 @@ class MessageCounter:
         if messages:
             self._last = messages[-1]
             self.count += len(messages)
-            self._seen.append((int(offset.rpartition("_")[2]), self.count, now_s))
+            self._seen.append((byte_position(offset) or 0, self.count, now_s))
 
     def progress(self, now_s: float, reached_bytes: int) -> tuple[int, float]:
         """The number of messages that a reader has read, and the age of the oldest unread one."""

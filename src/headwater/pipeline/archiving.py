@@ -30,9 +30,9 @@ from headwater.pipeline.records import APPEND_END, RecordCutter
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import JobSource
 from headwater.pipeline.upkeep import TableUpkeep
-from headwater.positions import BEGINNING, is_original
+from headwater.positions import BEGINNING, byte_position, incarnation, is_original
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.positions import StreamPlace, byte_position, incarnation
+from headwater.spark.positions import StreamPlace
 
 log = logging.getLogger(__name__)
 

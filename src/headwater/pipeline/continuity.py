@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headwater.positions import BEGINNING
-from headwater.spark.positions import StreamPlace, byte_position, parse_place
+from headwater.positions import BEGINNING, byte_position
+from headwater.spark.positions import StreamPlace, parse_place
 
 CONTINUES_AT = "continues_at"
 

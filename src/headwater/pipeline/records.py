@@ -12,7 +12,7 @@ import pyarrow as pa
 from headwater.client import Client, RecordTimes
 from headwater.errors import ProtocolError
 from headwater.log.content import ContentKind, kind_of
-from headwater.spark.positions import byte_position
+from headwater.positions import byte_position
 
 APPEND_END = "append_end"
 

@@ -41,11 +41,11 @@ from headwater.pipeline.options import ReplayOptions
 from headwater.pipeline.records import APPEND_END
 from headwater.pipeline.running import LoopJob, Step, start_loop
 from headwater.pipeline.scanning import paths_of, scan
-from headwater.positions import Position
+from headwater.positions import Position, byte_position, incarnation
 from headwater.protocol.globs import glob
 from headwater.spark.connection import ConnectionOptions
 from headwater.spark.parsing import checked_path
-from headwater.spark.positions import INCARNATION_SQL, byte_position, incarnation
+from headwater.spark.positions import INCARNATION_SQL
 
 log = logging.getLogger(__name__)
 

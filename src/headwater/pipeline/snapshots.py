@@ -19,8 +19,8 @@ from headwater.log.content import ContentKind, kind_of
 from headwater.pipeline.options import SnapshotOptions
 from headwater.pipeline.running import LoopJob, Step, start_loop
 from headwater.pipeline.sources import JobSource, is_pattern
+from headwater.positions import byte_position, incarnation
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.positions import byte_position, incarnation
 from headwater.state.bootstrap import SNAPSHOTS, newest_first
 from headwater.state.sync.streamdb import publish_snapshot
 

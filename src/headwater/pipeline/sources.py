@@ -15,10 +15,10 @@ from headwater.client import Client, StreamInfo
 from headwater.errors import OptionError, ProtocolError, RequestError, StreamNotFoundError
 from headwater.pipeline.connecting import check_server, format_options
 from headwater.pipeline.options import StreamsOptions, TableOptions
-from headwater.positions import is_in_snapshot
+from headwater.positions import byte_position, is_in_snapshot
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner
-from headwater.spark.positions import StreamPlace, byte_position
+from headwater.spark.positions import StreamPlace
 
 
 class JobSource(msgspec.Struct, frozen=True):

@@ -27,10 +27,9 @@ from headwater.errors import (
 )
 from headwater.pipeline.connecting import check_server, format_options
 from headwater.pipeline.options import TargetOptions
-from headwater.positions import is_original
+from headwater.positions import incarnation, is_original
 from headwater.protocol.tables.rows import Row
 from headwater.spark.options import write_options
-from headwater.spark.positions import incarnation
 from headwater.spark.tables.places import RowPlace, from_json, place_after, to_json
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from headwater.client.columns.records import Numbers
 from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
-from headwater.positions import Position
+from headwater.positions import Position, byte_position
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
 from headwater.spark.options import KEEPING, BadEvents, ReadOptions, StateReadOptions
-from headwater.spark.positions import StreamRange, byte_position
+from headwater.spark.positions import StreamRange
 from headwater.spark.skipping import SkippedEvents
 from headwater.spark.snapshots import placed, rows_of, with_needed
 from headwater.spark.times import AppendTimes

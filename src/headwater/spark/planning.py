@@ -34,19 +34,11 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind, kind_of
 from headwater.log.json_framing import split_array
-from headwater.positions import BEGINNING, Position, is_in_snapshot
+from headwater.positions import BEGINNING, Position, byte_position, incarnation, is_in_snapshot
 from headwater.spark.catalogue import StreamDirectory
 from headwater.spark.options import EARLIEST, LATEST, ReadOptions
 from headwater.spark.parallel import in_parallel
-from headwater.spark.positions import (
-    EARLIEST_PLACE,
-    SnapshotOf,
-    StreamPlace,
-    StreamRange,
-    byte_position,
-    incarnation,
-    parse_place,
-)
+from headwater.spark.positions import EARLIEST_PLACE, SnapshotOf, StreamPlace, StreamRange, parse_place
 from headwater.spark.sharing import BatchLimits, Division, Walked, moment
 
 log = logging.getLogger(__name__)

@@ -5,16 +5,13 @@ The end of a closed stream is written `offset ended`. Nothing can follow it, so 
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from headwater.errors import OptionError
-from headwater.positions import BEGINNING, NOW, Position, is_in_snapshot
+from headwater.positions import BEGINNING, NOW, NUMBERED, Position, byte_position, incarnation, is_in_snapshot
 
-# An offset of a server whose offsets count incarnations and bytes. The same in SQL, for the column `offset`.
-_NUMBERED = re.compile(r"([0-9]+)_([0-9]+)")
-_IN_SQL = f"try_cast(regexp_extract(offset, '^{_NUMBERED.pattern}$', %d) AS BIGINT)"
+# `incarnation` and `byte_position` in SQL, for the column `offset`.
+_IN_SQL = f"try_cast(regexp_extract(offset, '^{NUMBERED.pattern}$', %d) AS BIGINT)"
 INCARNATION_SQL = _IN_SQL % 1
 BYTE_POSITION_SQL = _IN_SQL % 2
 
@@ -44,21 +41,6 @@ def parse_place(text: str) -> StreamPlace:
             f"a position must be earliest, latest, an offset of the server, or offset+count, got {text[:80]!r}"
         )
     return StreamPlace(place.offset, place.skip, place.end, text.endswith(_ENDED))
-
-
-def incarnation(offset: str) -> str | None:
-    """The incarnation in an offset, if the server has such offsets. It changes when a stream is created again, and is
-    another one in the snapshot of a compacted stream."""
-    match = _NUMBERED.fullmatch(offset)
-    return match[1] if match else None
-
-
-def byte_position(offset: str) -> int | None:
-    """The number of bytes before an offset, on servers whose offsets count bytes."""
-    if offset == BEGINNING:
-        return 0
-    match = _NUMBERED.fullmatch(offset)
-    return int(match[2]) if match else None
 
 
 class SnapshotOf(msgspec.Struct, frozen=True):

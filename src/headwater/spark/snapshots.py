@@ -20,11 +20,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client, StreamInfo
 from headwater.errors import InvalidOffsetError, MessageError, OffsetGoneError, OptionError, ProtocolError, RequestError
+from headwater.positions import byte_position
 from headwater.protocol.globs import fixed_part
 from headwater.spark.options import ReadOptions
 from headwater.spark.parallel import in_parallel
 from headwater.spark.planning import Planner
-from headwater.spark.positions import SnapshotOf, StreamPlace, StreamRange, byte_position
+from headwater.spark.positions import SnapshotOf, StreamPlace, StreamRange
 from headwater.state.bootstrap import SNAPSHOTS, newest_first
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ import pyarrow as pa
 from headwater.client import RecordTimes, Stream
 from headwater.client.columns.records import Numbers, Records, part_of
 from headwater.errors import ProtocolError
-from headwater.spark.positions import StreamRange, byte_position
+from headwater.positions import byte_position
+from headwater.spark.positions import StreamRange
 
 
 class AppendTimes:

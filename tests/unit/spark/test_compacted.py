@@ -12,11 +12,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from headwater.client import Client, Stream
 from headwater.errors import DataLossError
-from headwater.positions import is_in_snapshot
+from headwater.positions import byte_position, incarnation, is_in_snapshot
 from headwater.spark.columns import STATE_COLUMNS, STREAM_COLUMNS, RangeReader
 from headwater.spark.options import ReadOptions, read_options
 from headwater.spark.planning import Planner, from_json, to_json
-from headwater.spark.positions import EARLIEST_PLACE, StreamPlace, byte_position, incarnation
+from headwater.spark.positions import EARLIEST_PLACE, StreamPlace
 from headwater.spark.querying import TaskInput
 from headwater.spark.sources import StreamReader
 from tests.compacted import compact, compacting_server

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.spark.positions import StreamPlace, byte_position
+from headwater.positions import byte_position
+from headwater.spark.positions import StreamPlace
 from headwater.spark.sharing import BatchLimits, Division, Walked
 
 SIZE = 10  # bytes of a record, which is one message

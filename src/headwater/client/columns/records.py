@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from headwater.client.flows import RecordInfo, RecordTimes
 from headwater.errors import ProtocolError
+from headwater.positions import NUMBERED
 
 Numbers = npt.NDArray[np.int64]
 TIME = pa.timestamp("ms", tz="UTC")
@@ -96,7 +97,7 @@ def _padded(numbers: Numbers) -> pa.Array:
 
 
 def _parsed(offset: str) -> tuple[int, int]:
-    number, _, position = offset.partition("_")
-    if not (number.isdigit() and position.isdigit()):
+    match = NUMBERED.fullmatch(offset)
+    if match is None:
         raise ProtocolError(f"the offset of a record is two numbers, got {offset[:80]!r}")
-    return int(number), int(position)
+    return int(match[1]), int(match[2])

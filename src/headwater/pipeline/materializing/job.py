@@ -31,8 +31,7 @@ from headwater.pipeline.options import MaterializeOptions
 from headwater.pipeline.running import StreamingJob, start_query
 from headwater.pipeline.sources import JobSource
 from headwater.pipeline.upkeep import TableUpkeep
-from headwater.positions import is_in_snapshot
-from headwater.spark.positions import byte_position, incarnation
+from headwater.positions import byte_position, incarnation, is_in_snapshot
 
 log = logging.getLogger(__name__)
 
