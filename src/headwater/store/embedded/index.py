@@ -349,12 +349,20 @@ class IndexReader:
             raise LookupError(f"stream {stream_id} was trimmed at {position}")
         raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
 
+    def _check_no_gap(self, stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:
+        """Check that the first chunk contains `start` or ends there, and that each one begins where the one before
+        ended, at `expected`. Returns where the chunk ends."""
+        end = chunk.start + chunk.ends[-1]
+        if not (chunk.start <= start <= end if expected is None else chunk.start == expected):
+            self._raise_missing(stream_id, start if expected is None else expected)
+        return end
+
     def _outlines(self, stream_id: int, start: int, end: int) -> Chunks:
         expected: int | None = None
         with closing(self._rows(stream_id, start, end, end - start, "x''")) as rows:
             for row, _ in rows:
                 chunk = outline(row)
-                expected = _check_no_gap(stream_id, start, chunk, expected)
+                expected = self._check_no_gap(stream_id, start, chunk, expected)
                 yield chunk
 
     def _chunks(self, stream_id: int, start: int, end: int, bytes_max: int) -> Chunks:
@@ -364,7 +372,7 @@ class IndexReader:
         with closing(self._rows(stream_id, start, end, bytes_max, data)) as rows:
             for row, key in rows:
                 chunk = decode_chunk(row, None if row.data is not None else partial(self._blob, key))
-                expected = _check_no_gap(stream_id, start, chunk, expected)
+                expected = self._check_no_gap(stream_id, start, chunk, expected)
                 yield chunk
 
     def _blob(self, key: int) -> bytes:
@@ -506,16 +514,6 @@ def _check_absent(connection: sqlite3.Connection, table: str, column: str, name:
         ).fetchone()
         if not isinstance(other_name, str) or name_hash(other_name) != name_hash(name) or other is None:
             raise DamagedDataError(f"the row of {name!r} in {table} has another name, {other_name!r}, in the index")
-
-
-def _check_no_gap(stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:
-    """Check that the first chunk contains `start` or ends there, and that each one begins where the one before ended,
-    at `expected`. Returns where the chunk ends."""
-    end = chunk.start + chunk.ends[-1]
-    if not (chunk.start <= start <= end if expected is None else chunk.start == expected):
-        position = start if expected is None else expected
-        raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
-    return end
 
 
 def _between(column: str, prefix: str, after: str) -> tuple[str, tuple[str, ...]]:

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+import pytest
+
+from headwater.errors import DamagedDataError
 from headwater.log.content import ContentKind
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.index import IndexReader, Meta, connect, create
@@ -52,6 +56,40 @@ def test_a_chunk_that_is_merged_while_it_is_read(tmp_path: Path) -> None:
     assert reader.read(1, 0, SIZE, 1 << 20).data == data
     connection.close()
     writer._connection.close()
+
+
+def test_what_was_trimmed_while_it_was_read_is_no_damage(tmp_path: Path) -> None:
+    """Also if a fork keeps what is before it. The reader was told of the position before the trim."""
+    path = tmp_path / "index.db"
+    create(path)
+    connection = connect(path, write=True)
+    writer = IndexWriter(connection)
+    writer.begin()
+    state = StreamState(
+        id=1,
+        path="a",
+        content_type="text/plain",
+        kind=ContentKind.BINARY,
+        created_ms=0,
+        accessed_ms=0,
+        appended_ms=0,
+        tail=3 * SIZE,
+    )
+    writer.put_states([msgspec.structs.replace(state, first=2 * SIZE, forks=1, inherited_end=SIZE)])
+    for start in (0, 2 * SIZE):
+        put(writer, start, os.urandom(SIZE))
+    writer.commit(Meta(1, 1))
+    reader = IndexReader(connection)
+    for position in (SIZE + 1, 2 * SIZE - 1):
+        for ask in (reader.read, reader.records):
+            with pytest.raises(LookupError, match="was trimmed"):
+                ask(1, position, 2 * SIZE, SIZE)
+        with pytest.raises(LookupError, match="was trimmed"):
+            reader.boundary(1, position)
+    connection.execute("DELETE FROM chunks WHERE start > 0")
+    with pytest.raises(DamagedDataError, match=f"at {2 * SIZE} are missing"):
+        reader.read(1, 2 * SIZE, 3 * SIZE, SIZE)
+    connection.close()
 
 
 COUNT = 5_000
