@@ -1,7 +1,7 @@
 """`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [scale] [tables] [pipeline] [auth] [overload]
-    [bounds] [subscriptions] [many-live] [console] [sql] [--seconds 5] [--out DIR]
+    [bounds] [subscriptions] [many-live] [console] [sql] [compaction] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.auth_bench import run_auth
 from bench.bounds_bench import run_bounds
 from bench.client_bench import run_client
+from bench.compaction_bench import run_compaction
 from bench.console_bench import run_console
 from bench.history import RESULTS, save
 from bench.many_live import run_many_live
@@ -48,6 +49,7 @@ BENCHES = {
     "many-live": run_many_live,
     "console": run_console,
     "sql": run_sql,
+    "compaction": run_compaction,
 }
 
 
@@ -61,7 +63,8 @@ def main() -> None:
     for name in arguments.benches or BENCHES:
         bench = Bench(arguments.seconds, lambda line: print(line, flush=True))
         BENCHES[name](bench)
-        save(name, {"rows": [asdict(row) for row in bench.rows]}, arguments.out)
+        samples = {"samples": bench.samples} if bench.samples else {}
+        save(name, {"rows": [asdict(row) for row in bench.rows], **samples}, arguments.out)
         print(f"\n{table(bench.rows)}\n")
         missed += [row for row in bench.rows if is_met(row) is False]
     if missed:

@@ -286,6 +286,37 @@ def draw_day(samples: list[dict[str, Any]], machine: dict[str, str], path: Path)
     _save(figure, path)
 
 
+def draw_compaction(samples: list[dict[str, Any]], rows: list[Row], machine: dict[str, str], path: Path) -> None:
+    """What an hour of updates leaves, which must level off with compaction, and the figures beside it."""
+    lines = (
+        ("Disk: MB, must level off", "disk_mb"),
+        ("Memory of the server: MB, must level off", "memory_mb"),
+        ("Start of a new reader: milliseconds, must level off", "start_ms"),
+    )
+    found, alone = panels(rows)
+    words = (
+        f"Minutes of the hour from left to right, {samples[-1]['updates']:,} updates in fast forward. What is older "
+        "than 10 s of the bench is compacted, and what a snapshot has replaced stays for 60 s.",
+        f"Also measured: {'; '.join(alone)}." if alone else "",
+        "A ratio says how many times better a bar is than the other one of its panel.",
+        _on(machine),
+    )
+    footer = [line for text in words for line in textwrap.wrap(text, FOOTER_COLUMNS)]
+    bars = [panel.height_in for panel in found]
+    figure, top_in = _figure(TITLES["compaction"], [*[1.15] * len(lines), *bars], footer)
+    for title, key in lines:
+        curves = []
+        for series in dict.fromkeys(sample["series"] for sample in samples):
+            some = [sample for sample in samples if sample["series"] == series]
+            curves.append(Curve(series, [sample["minute"] for sample in some], [sample[key] for sample in some]))
+        axes = _draw_curves(figure, title, top_in, curves)
+        axes.set_xticks(range(0, 61, 10))
+        top_in -= TITLE_IN + 1.15 + GAP_IN
+    for panel, height_in in zip(found, bars, strict=True):
+        top_in = _draw_panel(figure, panel, top_in, height_in)
+    _save(figure, path)
+
+
 @dataclass(frozen=True)
 class Curve:
     """A figure over time."""

@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench.charts import draw, draw_day, draw_soak
+from bench.charts import draw, draw_compaction, draw_day, draw_soak
 from bench.machine import describe_machine
 from bench.report import Row, table
 from bench.servers import ROOT
@@ -111,6 +111,8 @@ def show(name: str, found: Found, directory: Path = RESULTS) -> None:
         draw_soak(found["windows"], machine, chart)
     elif name == "day":
         draw_day(found["samples"], machine, chart)
+    elif name == "compaction":
+        draw_compaction(found["samples"], rows, machine, chart)
     elif name not in ("reclaim", "restart"):  # which have no figures to compare
         draw(name, rows, machine, chart)
 

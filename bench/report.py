@@ -27,6 +27,7 @@ TITLES = {
     "many-live": "500 streams over one connection, beside a connection for each",
     "console": "Console in a browser",
     "sql": "SQL over a stream, beside DuckDB over a file",
+    "compaction": "Compaction: an hour of updates to 10,000 keys, and appends meanwhile",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
     "day": "A day of batches of materialize, in fast forward",

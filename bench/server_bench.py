@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -36,6 +37,7 @@ class Bench:
     def __init__(self, seconds: float, say: Callable[[str], None]) -> None:
         self.seconds = seconds
         self.rows: list[Row] = []
+        self.samples: list[dict[str, Any]] = []  # figures over time, for the chart of a bench that draws them
         self._say = say
         self._streams = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.charts import GOAL, OURS, OURS_TOO, PEERS, draw, draw_day, draw_soak, panels
+from bench.charts import GOAL, OURS, OURS_TOO, PEERS, draw, draw_compaction, draw_day, draw_soak, panels
 from bench.machine import describe_machine
 from bench.report import Row
 
@@ -80,7 +80,10 @@ def test_charts_are_images_as_wide_as_each_other(tmp_path: Path) -> None:
     figures = ("files", "disk_mb", "log_mb", "batch_ms", "driver_mb")
     days = [{"series": "defaults", "batch": at, "of": 3, **dict.fromkeys(figures, at)} for at in (1, 2, 3)]
     draw_day(days, machine, tmp_path / "day.png")
-    for name in ("durable", "soak", "day"):
+    measured = dict.fromkeys(("updates", "disk_mb", "memory_mb", "start_ms"), 2)
+    hour = [{"series": name, "minute": at, **measured} for name in ("compacted", "not compacted") for at in (2, 60)]
+    draw_compaction(hour, APPENDS, machine, tmp_path / "compaction.png")
+    for name in ("durable", "soak", "day", "compaction"):
         data = (tmp_path / f"{name}.png").read_bytes()
         assert data[:4] == b"\x89PNG"
         assert int.from_bytes(data[16:20]) == 1600
