@@ -52,7 +52,7 @@ def exit_code_of(server: ServerProcess) -> int | None:
 async def _listening(limits: Limits, tls: ssl.SSLContext | None, store: Store) -> AsyncIterator[int]:
     """Serve a store on a free port."""
     engine = Engine(store, limits)
-    compactor = Compactor(engine)  # compacts on request only
+    compactor = Compactor(engine, limits)  # compacts on request only
     edge = NativeEdge(Dispatcher(Service(engine, limits, compactor=compactor)), limits)
     if tls is not None:
         edge.use_tls(tls)

@@ -26,6 +26,7 @@ from headwater.errors import (
     StreamNotFoundError,
     UnknownOutcomeError,
 )
+from headwater.limits import Limits
 from headwater.log.commands import Append, Command, Create, Delete, ForkRequest, Reply
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Offset
@@ -43,6 +44,7 @@ ABSENT = (StreamNotFoundError, StreamGoneError)
 RETENTION = Retention(compact=True, compact_after_s=1)
 
 SMALL_GRACE_S = 2
+SMALL_COMPACTIONS = Limits(compact_bytes_min=300, compact_deletions_s=2)
 STREAM_IDS = 10**15  # smaller ids in offsets are those of snapshots
 
 State = dict[str, int]
@@ -133,7 +135,7 @@ class CompactionClients:
         self._world = world
         self._random = world.random
         self._engine = engine
-        self._compactor = Compactor(engine, LocalContent)
+        self._compactor = Compactor(engine, SMALL_COMPACTIONS, LocalContent)
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -13,15 +13,13 @@ from headwater.engine import Engine
 from headwater.log import state as log_state
 from headwater.server.compacting.compactor import Compactor
 from tests.compacting import LocalContent
-from tests.fault.compaction_clients import SMALL_GRACE_S, CompactionClients, CompactionWorld
+from tests.fault.compaction_clients import SMALL_COMPACTIONS, SMALL_GRACE_S, CompactionClients, CompactionWorld
 from tests.fault.lives import DAY_S, ROUND_S, Death, History, MachineClock
 from tests.fault.oracle import BrokenPromiseError
 
 SMALL = (
     (log_state, "COMPACT_GRACE_S", SMALL_GRACE_S),
     (bounds, "COMPACT_AFTER_S_MIN", 1),
-    (bounds, "COMPACT_BYTES_MIN", 300),
-    (bounds, "COMPACT_DELETIONS_S", 2),
     (bounds, "COMPACT_READ_BYTES", 700),
     (bounds, "COMPACT_RECORD_BYTES", 150),
     (bounds, "COMPACT_LOOK_S_MIN", 0.5),
@@ -80,7 +78,7 @@ class CompactedHistory(History):
 
     async def _check_snapshots(self, engine: Engine) -> None:
         """There are the snapshots that streams use, and no others."""
-        await Compactor(engine, LocalContent)._remove_unused()
+        await Compactor(engine, SMALL_COMPACTIONS, LocalContent)._remove_unused()
         states = (await engine._store.page("", "", 1_000)).states
         hidden = {state.id: state for state in states if state.path.startswith(bounds.SNAPSHOT_PREFIX)}
         used = Counter(snapshot.id for state in states for snapshot in state.snapshots)

@@ -300,8 +300,9 @@ class Engine:
         """Tell `watch` of all durable changes of streams from now on."""
         self._writer.watch = watch
 
-    def note_compactable(self, note: Callable[[str], None]) -> None:
-        """Call `note` with the path of every stream that is to be compacted from now on."""
+    def note_compactable(self, note: Callable[[str, int, int], None]) -> None:
+        """Call `note` with the path of a stream that is to be compacted whenever it was created or changed: how many of
+        its bytes are newer than its last snapshot, and how many a new reader gets."""
         self._writer.compactable = note
 
     # Live readers: for `StreamFollower`

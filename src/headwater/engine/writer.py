@@ -105,7 +105,7 @@ class Writer:
         self._tasks = Tasks()
         self.written_ms = 0  # time of the last commit
         self.watch: PathWatch = _NOBODY
-        self.compactable: Callable[[str], None] | None = None  # told of streams whose retention says so
+        self.compactable: Callable[[str, int, int], None] | None = None  # told of streams whose retention says so
 
     @property
     def refusing(self) -> str | None:
@@ -343,6 +343,8 @@ class Writer:
                         extend(changed, changed.state.kind, event.data, closes=event.close)
                         if changed.live is not None:
                             updated.setdefault(changed, []).append(event.data)
+                        if changed.retention is not None and changed.retention.compact:
+                            self._note_compactable(changed)
                         if changed.unwatched != version and event.data:
                             watched[changed, News.APPENDED] = None
                     else:
@@ -390,7 +392,8 @@ class Writer:
 
     def _note_compactable(self, stream: LoadedStream) -> None:
         if self.compactable is not None and stream.retention is not None and stream.retention.compact:
-            self.compactable(stream.path)
+            newest = stream.snapshots[-1].next if stream.snapshots else stream.first
+            self.compactable(stream.path, stream.tail - newest, stream.size)
 
     def _end(self, stream: LoadedStream) -> None:
         if stream.live is not None:

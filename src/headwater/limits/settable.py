@@ -196,6 +196,30 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             64 * _KIB,
         ),
     ] = 512 * 1024 * 1024
+    compact_after_s: Annotated[
+        int,
+        _is("age from which on records are replaced by a snapshot, if the stream does not say it", 10, 365 * _DAY_S),
+    ] = 3_600
+    compact_bytes_min: Annotated[
+        int, _is("bytes that must have been appended since the last snapshot of a stream before the next one", _KIB)
+    ] = 1024 * 1024
+    compact_bytes_per_s: Annotated[
+        int, _is("rate at which compaction reads a stream and writes its snapshot", 64 * _KIB)
+    ] = 32 * 1024 * 1024
+    compact_memory_bytes: Annotated[
+        int,
+        _is(
+            "memory for the content of a snapshot while it is computed; more of it is in a temporary file",
+            _MIB,
+            64 * _GIB,
+        ),
+    ] = 64 * 1024 * 1024
+    compact_deletions_s: Annotated[
+        float,
+        _is(
+            "how long a compacted table has deletions; a follower that was away for longer gets 410", 60, 3_660 * _DAY_S
+        ),
+    ] = 86_400.0
     compress_inline_bytes: Annotated[int, _is("larger bodies are compressed in a thread")] = 16 * 1024
     views_max: Annotated[int, _is("number of views (409)")] = 1_000
     nurls_per_table_max: Annotated[int, _is("number of NURLs of a table (409)")] = 100

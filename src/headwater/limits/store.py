@@ -10,14 +10,9 @@ JSON_GUESSES_MAX = 4  # attempts to cut a long array at a guessed comma before i
 
 # Compaction.
 COMPACT_GRACE_S = 60  # at least how long the bytes that a snapshot has replaced can be read
-COMPACT_AFTER_S = 3_600  # the age from which on records are replaced by a snapshot, if a stream does not say
 COMPACT_AFTER_S_MIN = 10
-COMPACT_DELETIONS_S = 86_400  # how long a compacted table has the deletions of rows
-COMPACT_BYTES_MIN = 1024 * 1024  # that must have been appended since the last snapshot
-COMPACT_CACHE_KIB = 64 * 1024  # of memory for the content of a snapshot; more of it is in a temporary file
 COMPACT_READ_BYTES = 1024 * 1024  # of a stream, in one piece
 COMPACT_RECORD_BYTES = 48 * 1024  # of a snapshot, in one append
-COMPACT_BYTES_PER_S = 32 * 1024 * 1024  # at most, so that requests are not delayed
 COMPACT_LOOK_S_MIN = 5.0  # until a stream is looked at again
 COMPACT_LOOK_S_MAX = 600.0
 COMPACT_RETRY_S = 10.0  # after a failure; doubles with each further one

@@ -182,7 +182,7 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
     subscriptions = Subscriptions(engine, webhooks, GrantedCallers(authority), public_url=options.public_url)
     active, states = ActiveViews(), States()
     views = Views(engine, active)
-    compactor = Compactor(engine)
+    compactor = Compactor(engine, limits)
     service = Service(
         engine,
         limits,

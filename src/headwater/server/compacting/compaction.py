@@ -15,10 +15,11 @@ from typing import Protocol
 
 import msgspec
 
-from headwater import limits
+from headwater import limits as bounds
 from headwater.engine import Engine
 from headwater.engine.messages import FindFront, FrontReply, ReadMore, VisibleStream
 from headwater.errors import ConflictError, HeadwaterError, StreamNotFoundError
+from headwater.limits import Limits
 from headwater.log.commands import Append, Compact, Create, Delete
 from headwater.log.content import ROWS, ContentKind
 from headwater.protocol.streams.offsets import format_offset
@@ -52,7 +53,7 @@ class SubprocessContent:
     """The content of one snapshot, in a process of its own."""
 
     def __init__(self) -> None:
-        self._worker = WorkerProcess(_WORKER, stop_s=limits.FOLD_STOP_S)
+        self._worker = WorkerProcess(_WORKER, stop_s=bounds.FOLD_STOP_S)
         self._begin = b""
 
     async def begin(self, begin: Begin) -> None:
@@ -73,7 +74,7 @@ class SubprocessContent:
     async def _ask(self, task: bytes) -> tuple[SnapshotAnswer, bytes]:
         begin, self._begin = self._begin, b""
         try:
-            answer, data = await self._worker.ask(begin + task, _taken, limits.COMPACT_TIMEOUT_S)
+            answer, data = await self._worker.ask(begin + task, _taken, bounds.COMPACT_TIMEOUT_S)
         except WorkerLostError as error:
             raise SnapshotFailedError(f"the process that computes the snapshot: {error}") from error
         if answer.error is not None:
@@ -111,6 +112,7 @@ class Compaction:
     def __init__(
         self,
         engine: Engine,
+        limits: Limits,
         path: str,
         open_content: Callable[[], RemoteContent] = SubprocessContent,
         *,
@@ -119,6 +121,7 @@ class Compaction:
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._engine = engine
+        self._limits = limits
         self._path = path
         self._open_content = open_content
         self._at_ms = at_ms  # records that were appended before are replaced; None: all of them
@@ -153,14 +156,15 @@ class Compaction:
         await content.begin(
             Begin(
                 is_table=stream.kind >= ROWS,
+                memory_bytes=self._limits.compact_memory_bytes,
                 offset=format_offset(stream.offset(front.end)),
-                deleted_before_ms=self._engine.now_ms() - limits.COMPACT_DELETIONS_S * 1000,
+                deleted_before_ms=self._engine.now_ms() - round(self._limits.compact_deletions_s * 1000),
                 complete_since=stream.trimmed_seqno if newest is None else newest.complete_since,
             )
         )
         async for data in self._pieces(front):
             await content.add(data)
-            await self._wait(len(data) / limits.COMPACT_BYTES_PER_S)
+            await self._wait(len(data) / self._limits.compact_bytes_per_s)
         return await content.finish()
 
     async def _pieces(self, front: FrontReply) -> AsyncIterator[bytes]:
@@ -170,14 +174,14 @@ class Compaction:
             stream = await self._engine.info(self._path)
             if stream.id != front.stream.id:
                 raise StreamNotFoundError("the stream was deleted")
-            reply = await self._engine.read_more(ReadMore(stream.id, position, front.end, limits.COMPACT_READ_BYTES))
+            reply = await self._engine.read_more(ReadMore(stream.id, position, front.end, bounds.COMPACT_READ_BYTES))
             position = reply.next
             yield reply.data
 
     async def _replace(self, front: FrontReply, content: RemoteContent, size: ContentSize) -> int:
         """Write the snapshot and let readers get it. Returns its size."""
         engine, stream = self._engine, front.stream
-        path = f"{limits.SNAPSHOT_PREFIX}{self._path}/{limits.SNAPSHOT_PREFIX}{stream.id}-{front.end}"
+        path = f"{bounds.SNAPSHOT_PREFIX}{self._path}/{bounds.SNAPSHOT_PREFIX}{stream.id}-{front.end}"
         await self._remove(path)  # that of a run that was interrupted
         kind = ContentKind.MIRROR if stream.kind >= ROWS else stream.kind
         await engine.execute(
@@ -185,10 +189,10 @@ class Compaction:
         )
         try:
             written = 0
-            while record := await content.record(limits.COMPACT_RECORD_BYTES):
+            while record := await content.record(bounds.COMPACT_RECORD_BYTES):
                 reply = await engine.execute(Append(path, engine.now_ms(), record, stream.content_type))
                 written = written if reply.tail is None else reply.tail.position
-                await self._wait(len(record) / limits.COMPACT_BYTES_PER_S)
+                await self._wait(len(record) / self._limits.compact_bytes_per_s)
             newest = stream.names.newest
             await engine.execute(
                 Compact(

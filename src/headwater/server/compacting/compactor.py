@@ -3,15 +3,20 @@
 | what happens                                     | what follows                                                      |
 |--------------------------------------------------|-------------------------------------------------------------------|
 | the server starts                                | snapshots that no stream uses are deleted; all streams are looked |
-|                                                  | through for those whose retention says `compact`                  |
-| a stream is created with such a retention, or it | it is looked at                                                   |
-| is changed to one                                |                                                                   |
-| a look: enough was appended that is old enough   | it is compacted                                                   |
+|                                                  | through for candidates                                            |
+| a stream whose retention says `compact` has      | it is a candidate                                                 |
+| enough that is newer than its last snapshot      |                                                                   |
+| a look at a candidate: enough of it is old       | it is compacted                                                   |
 | a look: otherwise                                | it is looked at again later                                       |
 | the snapshot would not save half                 | nothing is replaced; the next run is when the front has doubled   |
 | a run fails                                      | it is repeated, after growing waits                               |
-| the stream is deleted, or its retention changed  | it is forgotten                                                   |
+| a candidate is deleted, its retention changes,   | it is one no more                                                 |
+| or it has not enough any more                    |                                                                   |
 | a request asks for it                            | it is compacted up to its end, if the snapshot is smaller         |
+
+Enough is as much as the last snapshot has, and at least `compact_bytes_min`. The writer says after each append how much
+there is, so streams without appends cost nothing, however many there are. What is kept of a stream is a number in a
+dictionary, which the garbage collector does not look at.
 """
 
 from __future__ import annotations
@@ -24,11 +29,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from headwater import limits
+from headwater import limits as bounds
 from headwater.backoff import Backoff, Streak
 from headwater.engine import Engine
 from headwater.engine.messages import FindFront, VisibleStream
 from headwater.errors import HeadwaterError, StoppingError, StreamGoneError, StreamNotFoundError
+from headwater.limits import Limits
 from headwater.log.commands import Delete
 from headwater.server.compacting.compaction import (
     Compaction,
@@ -56,26 +62,19 @@ class CompactionCounts(msgspec.Struct):
     failing: int = 0  # streams whose last run failed
 
 
-class _Candidate:
-    """A stream that is to be compacted."""
-
-    __slots__ = ("at_s", "front_bytes_min", "streak")
-
-    def __init__(self, at_s: float) -> None:
-        self.at_s = at_s  # when it is looked at
-        self.front_bytes_min = 0  # a smaller front would not be replaced
-        self.streak = Streak(Backoff(limits.COMPACT_RETRY_S, limits.COMPACT_RETRY_MAX_S))
-
-
 class Compactor:
     """Compacts streams and tables of an engine."""
 
-    def __init__(self, engine: Engine, open_content: Callable[[], RemoteContent] = SubprocessContent) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, open_content: Callable[[], RemoteContent] = SubprocessContent
+    ) -> None:
         self._engine = engine
+        self._limits = limits
         self._open_content = open_content
-        self._candidates: dict[str, _Candidate] = {}
+        self._candidates: dict[str, float] = {}  # when each is looked at
+        self._front_bytes_min: dict[str, int] = {}  # of streams that were not replaced: a smaller front would not be
+        self._streaks: dict[str, Streak] = {}  # of streams whose last run failed
         self._turn = asyncio.Lock()  # held by the run
-        self._woken = asyncio.Event()
         self._tasks = Tasks()
         self.counts = CompactionCounts()
         self._succeeded_s = time.monotonic()  # when the last run ended that did not fail, or the server started
@@ -95,10 +94,17 @@ class Compactor:
         self._tasks.cancel()
         await self._tasks.ended()
 
-    def note(self, path: str) -> None:
-        """A stream is to be compacted from now on."""
-        self._candidates[path] = _Candidate(self._now_s())
-        self._woken.set()
+    def note(self, path: str, new_bytes: int, front_bytes: int) -> None:
+        """A stream that is to be compacted has so many bytes for a new reader, and as many of them are newer than its
+        last snapshot."""
+        if path not in self._candidates and self._is_enough(path, new_bytes, front_bytes):
+            self._candidates[path] = self._now_s()
+
+    def _is_enough(self, path: str, new_bytes: int, front_bytes: int) -> bool:
+        """Whether a snapshot of these bytes may save half of them."""
+        return new_bytes >= max(self._limits.compact_bytes_min, front_bytes - new_bytes) and (
+            front_bytes >= self._front_bytes_min.get(path, 0)
+        )
 
     async def compact_now(self, path: str) -> CompactionResult:
         """Compact a stream up to its end, if the snapshot is smaller than what it replaces."""
@@ -110,7 +116,7 @@ class Compactor:
         """Delete what interrupted runs have written. A snapshot that is used is not listed."""
         after: str | None = ""
         while after is not None:
-            page = await self._engine.page(limits.SNAPSHOT_PREFIX, after, limits.LIST_PAGE_MAX)
+            page = await self._engine.page(bounds.SNAPSHOT_PREFIX, after, bounds.LIST_PAGE_MAX)
             for stream in page.streams:
                 with contextlib.suppress(*_ABSENT):
                     await self._engine.execute(Delete(stream.path, self._engine.now_ms()))
@@ -121,72 +127,74 @@ class Compactor:
         after: str | None = ""
         while after is not None:
             try:
-                page = await self._engine.page("", after, limits.LIST_STEP_PATHS)
+                page = await self._engine.page("", after, bounds.LIST_STEP_PATHS)
             except HeadwaterError as error:
                 log.warning("the streams to compact are not all known, retrying: %s", error)
-                await asyncio.sleep(limits.COMPACT_RETRY_S)
+                await asyncio.sleep(bounds.COMPACT_RETRY_S)
                 continue
             for stream in page.streams:
-                if _is_to_compact(stream) and stream.path not in self._candidates:
-                    self.note(stream.path)
+                if _is_to_compact(stream):
+                    self.note(stream.path, *_bytes_of(stream, stream.begin, stream.tail))
             after = page.next_after
-            await asyncio.sleep(limits.COMPACT_FIND_S)
+            await asyncio.sleep(bounds.COMPACT_FIND_S)
 
     # Looking
 
     async def _run(self) -> None:
         while True:
             now_s = self._now_s()
-            due = [path for path, candidate in self._candidates.items() if candidate.at_s <= now_s]
-            for path in due:
+            for path in [path for path, at_s in self._candidates.items() if at_s <= now_s]:
                 await self._look(path)
-            self._woken.clear()
-            next_s = min([one.at_s for one in self._candidates.values()], default=now_s + limits.COMPACT_LOOK_S_MAX)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, next_s - self._now_s())):
-                    await self._woken.wait()
+            await asyncio.sleep(bounds.COMPACT_LOOK_S_MIN)
 
     async def _look(self, path: str) -> None:
         """Compact a stream if it is time, and note when it is to be looked at again."""
-        candidate = self._candidates[path]
         try:
             stream = await self._engine.info(path)
             if not _is_to_compact(stream):
                 raise StreamNotFoundError("its retention does not say so any more")
-            after_s = after_s_of(stream)
-            candidate.at_s = self._now_s() + min(max(after_s / 4, limits.COMPACT_LOOK_S_MIN), limits.COMPACT_LOOK_S_MAX)
-            at_ms = self._engine.now_ms() - after_s * 1000
-            if not await self._is_worth_it(path, at_ms, candidate):
-                return
-            result = await self._compact(path, at_ms=at_ms, share=_SAVES_HALF)
-        except _ABSENT:
-            if self._candidates.get(path) is candidate:
+            if self._is_enough(path, *_bytes_of(stream, stream.begin, stream.tail)):
+                await self._compact_old(path, self._after_s(stream))
+            else:
                 del self._candidates[path]
+        except _ABSENT:
+            self._forget(path)
         except StoppingError:
-            candidate.at_s = self._now_s() + limits.COMPACT_LOOK_S_MAX
+            self._candidates[path] = self._now_s() + bounds.COMPACT_LOOK_S_MAX
         except Exception as error:  # noqa: BLE001 - noted
-            self._note_failure(path, candidate, error)
-        else:
-            candidate.streak.reset()
-            candidate.front_bytes_min = 0 if result.compacted else 2 * result.before_bytes
-        self.counts.failing = sum(one.streak.failures > 0 for one in self._candidates.values())
+            self._note_failure(path, error)
+        self.counts.failing = len(self._streaks)
 
-    async def _is_worth_it(self, path: str, at_ms: int, candidate: _Candidate) -> bool:
-        """Whether so much was appended since the last snapshot that another one may save half of the front."""
+    async def _compact_old(self, path: str, after_s: int) -> None:
+        """Compact a stream if enough of it is old."""
+        wait_s = min(max(after_s / 4, bounds.COMPACT_LOOK_S_MIN), bounds.COMPACT_LOOK_S_MAX)
+        self._candidates[path] = self._now_s() + wait_s
+        at_ms = self._engine.now_ms() - after_s * 1000
         front = await self._engine.front(FindFront(path, at_ms))
-        newest = front.stream.names.newest
-        replaced = front.stream.first if newest is None else newest.next
-        snapshot_bytes = 0 if newest is None else newest.end - newest.start
-        is_enough = front.end - replaced >= max(limits.COMPACT_BYTES_MIN, snapshot_bytes)
-        return is_enough and front.stream.size(front.start, front.end) >= candidate.front_bytes_min
+        if self._is_enough(path, *_bytes_of(front.stream, front.start, front.end)):
+            result = await self._compact(path, at_ms=at_ms, share=_SAVES_HALF)
+            self._front_bytes_min.pop(path, None)
+            if not result.compacted:
+                self._front_bytes_min[path] = 2 * result.before_bytes
+        self._streaks.pop(path, None)
 
-    def _note_failure(self, path: str, candidate: _Candidate, error: Exception) -> None:
-        wait_s = candidate.streak.fail()
-        candidate.at_s = self._now_s() + wait_s
+    def _forget(self, path: str) -> None:
+        for known in (self._candidates, self._front_bytes_min, self._streaks):
+            known.pop(path, None)
+
+    def _after_s(self, stream: VisibleStream) -> int:
+        """The age from which on the records of a stream are replaced."""
+        wanted_s = None if stream.retention is None else stream.retention.compact_after_s
+        return self._limits.compact_after_s if wanted_s is None else max(wanted_s, bounds.COMPACT_AFTER_S_MIN)
+
+    def _note_failure(self, path: str, error: Exception) -> None:
+        streak = self._streaks.setdefault(path, Streak(Backoff(bounds.COMPACT_RETRY_S, bounds.COMPACT_RETRY_MAX_S)))
+        wait_s = streak.fail()
+        self._candidates[path] = self._now_s() + wait_s
         if not isinstance(error, HeadwaterError | SnapshotFailedError):
             log.exception("compacting %r failed", path)
             return
-        level = logging.WARNING if candidate.streak.failures == 1 else logging.INFO
+        level = logging.WARNING if streak.failures == 1 else logging.INFO
         log.log(level, "compacting %r failed, again in %.0f s: %s", path, wait_s, error)
 
     # Compacting
@@ -195,7 +203,7 @@ class Compactor:
         counts = self.counts
         async with self._turn:
             try:
-                compaction = Compaction(self._engine, path, self._open_content, at_ms=at_ms, share=share)
+                compaction = Compaction(self._engine, self._limits, path, self._open_content, at_ms=at_ms, share=share)
                 result = await compaction.run()
             except (*_ABSENT, StoppingError):
                 raise
@@ -223,7 +231,7 @@ def _is_to_compact(stream: VisibleStream) -> bool:
     return stream.retention is not None and stream.retention.compact
 
 
-def after_s_of(stream: VisibleStream) -> int:
-    """The age from which on the records of a stream are replaced."""
-    wanted_s = None if stream.retention is None else stream.retention.compact_after_s
-    return limits.COMPACT_AFTER_S if wanted_s is None else max(wanted_s, limits.COMPACT_AFTER_S_MIN)
+def _bytes_of(stream: VisibleStream, start: int, end: int) -> tuple[int, int]:
+    """How many bytes of a range for a new reader are newer than the last snapshot, and how many it has."""
+    newest = stream.names.newest
+    return end - (stream.first if newest is None else newest.next), stream.size(start, end)

@@ -22,7 +22,6 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, Raw
 
-from headwater.limits import COMPACT_CACHE_KIB
 from headwater.protocol.state.events import (
     CONTROLS,
     DELETE,
@@ -52,9 +51,9 @@ class SnapshotContent(Protocol):
         """The bodies of the appends that write the snapshot, each of about this size."""
 
 
-def open_database() -> sqlite3.Connection:
+def open_database(memory_bytes: int) -> sqlite3.Connection:
     database = sqlite3.connect("", isolation_level=None)
-    database.execute(f"PRAGMA cache_size = -{COMPACT_CACHE_KIB}")
+    database.execute(f"PRAGMA cache_size = -{memory_bytes // 1024}")
     database.execute("PRAGMA journal_mode = OFF")
     database.execute("PRAGMA synchronous = OFF")
     return database

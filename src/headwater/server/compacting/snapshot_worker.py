@@ -22,6 +22,7 @@ class Begin(msgspec.Struct, frozen=True):
     """What the snapshot is of."""
 
     is_table: bool
+    memory_bytes: int  # for the content; more of it is in a temporary file
     offset: str = ""  # of a state stream: where reading continues
     deleted_before_ms: int = 0  # of a table
     complete_since: int = 0
@@ -36,7 +37,7 @@ class SnapshotAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def open_content(begin: Begin) -> SnapshotContent:
-    database = open_database()
+    database = open_database(begin.memory_bytes)
     if begin.is_table:
         return TableContent(database, begin.deleted_before_ms, begin.complete_since)
     return StateContent(database, begin.offset)

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from headwater import limits
@@ -29,11 +30,7 @@ from tests.waiting import wait_until_async
 
 AFTER_S = 20
 COMPACTED = Retention(compact=True, compact_after_s=AFTER_S)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "COMPACT_BYTES_MIN", 1_000)
+SMALL = msgspec.structs.replace(FAST, compact_bytes_min=1_000)
 
 
 async def state_stream(engine: Engine, path: str = "a", *, updates: int = 60, keys: int = 3, **more: object) -> None:
@@ -61,14 +58,14 @@ async def begins_with_snapshot(engine: Engine, path: str = "a") -> bool:
 
 def with_compactor(body: Callable[[Engine, Compactor], Awaitable[None]], clock: Today | None = None) -> None:
     async def run(engine: Engine) -> None:
-        compactor = Compactor(engine, LocalContent)
+        compactor = Compactor(engine, SMALL, LocalContent)
         await compactor.start()
         try:
             await body(engine, compactor)
         finally:
             await compactor.stop()
 
-    with_engine(run, clock=clock or Today(), limits=FAST)
+    with_engine(run, clock=clock or Today(), limits=SMALL)
 
 
 def test_a_front_that_is_old_enough_is_replaced_again_and_again() -> None:
@@ -98,7 +95,7 @@ def test_streams_are_found_at_the_start_when_they_are_created_and_when_their_ret
     async def run(engine: Engine) -> None:
         await state_stream(engine, "before", retention=COMPACTED)
         await state_stream(engine, "later")
-        compactor = Compactor(engine, LocalContent)
+        compactor = Compactor(engine, SMALL, LocalContent)
         await compactor.start()
         await state_stream(engine, "created", retention=COMPACTED)
         await engine.retain("later", (("compact", True), ("compact_after_s", AFTER_S)))
@@ -114,7 +111,7 @@ def test_streams_are_found_at_the_start_when_they_are_created_and_when_their_ret
         assert len((await engine.info("later")).names.snapshots) == 1
         await compactor.stop()
 
-    with_engine(run, clock=clock, limits=FAST)
+    with_engine(run, clock=clock, limits=SMALL)
 
 
 def test_a_front_that_would_not_shrink_to_half_is_tried_again_when_it_has_doubled() -> None:
@@ -173,7 +170,7 @@ def test_a_table_and_a_mirror_are_compacted() -> None:
             await engine.execute(Append("\x01t", clock.ms, change, "text/sequence"))
             row = b"%d\t2020-01-01T00:00:00Z\t%b\n" % (10 * number, change)
             await engine.execute(Append("\x01m", clock.ms, row, "text/sequence"))
-        clock.ms += limits.COMPACT_DELETIONS_S * 1000 + AFTER_S * 1000
+        clock.ms += round(SMALL.compact_deletions_s) * 1000 + AFTER_S * 1000
         for path, last in (("\x01t", 60), ("\x01m", 600)):
             await wait_until_async(lambda: begins_with_snapshot(engine, path))  # noqa: B023 - awaited here
             data = await all_of(engine, path)
@@ -209,14 +206,14 @@ def test_a_run_that_failed_is_repeated_later_and_logged_once(caplog: pytest.LogC
     async def run(engine: Engine) -> None:
         await state_stream(engine, retention=COMPACTED)
         clock.ms += AFTER_S * 1000 + 1
-        compactor = Compactor(engine, FailingContent)
+        compactor = Compactor(engine, SMALL, FailingContent)
         await compactor.start()
         await wait_until_async(lambda: begins_with_snapshot(engine))
         assert (compactor.counts.failures, compactor.counts.runs) == (2, 1)
         await compactor.stop()
 
     with caplog.at_level(logging.WARNING, "headwater"):
-        with_engine(run, clock=clock, limits=FAST)
+        with_engine(run, clock=clock, limits=SMALL)
     assert [record.getMessage() for record in caplog.records] == [
         "compacting 'a' failed, again in 10 s: its process ended with code -9"
     ]
@@ -227,7 +224,7 @@ def test_what_an_interrupted_run_has_written_is_deleted() -> None:
 
     async def run(engine: Engine) -> None:
         await state_stream(engine)
-        compactor = Compactor(engine, LocalContent)
+        compactor = Compactor(engine, SMALL, LocalContent)
         execute = engine.execute
 
         async def refusing(command: object) -> object:
@@ -256,7 +253,7 @@ def test_what_an_interrupted_run_has_written_is_deleted() -> None:
         await engine.execute(Create(path="b", now_ms=engine.now_ms(), content_type="application/json"))
         await state_stream(engine, "b")
         assert (await compactor.compact_now("b")).compacted
-        again = Compactor(engine, LocalContent)
+        again = Compactor(engine, SMALL, LocalContent)
         await again.start()
         assert [state.path for state in (await engine._store.page(SNAPSHOT_PREFIX, "", 10)).states] == [
             (await engine._store.load_id((await engine.info("b")).names.snapshots[0].id)).path  # type: ignore[union-attr]
@@ -264,7 +261,7 @@ def test_what_an_interrupted_run_has_written_is_deleted() -> None:
         assert (await again.compact_now("a")).compacted
         await again.stop()
 
-    with_engine(run, clock=Today(), limits=FAST)
+    with_engine(run, clock=Today(), limits=SMALL)
 
 
 def test_a_stream_that_is_deleted_meanwhile_is_forgotten() -> None:
@@ -280,6 +277,30 @@ def test_a_stream_that_is_deleted_meanwhile_is_forgotten() -> None:
     with_compactor(body, clock)
 
 
+def test_streams_with_too_little_that_is_new_are_not_looked_at() -> None:
+    """Many streams of a pattern that are hardly written to cost nothing."""
+    clock = Today()
+
+    async def run(engine: Engine) -> None:
+        for number in range(30):
+            await state_stream(engine, f"s/{number}", updates=5, retention=COMPACTED)
+        compactor = Compactor(engine, SMALL, LocalContent)
+        await compactor.start()
+        await state_stream(engine, "s/new", updates=5, retention=COMPACTED)
+        clock.ms += AFTER_S * 1000 + 1
+        await asyncio.sleep(2 * limits.COMPACT_LOOK_S_MAX)
+        assert compactor._candidates == {}
+        await state_stream(engine, "s/7")
+        assert list(compactor._candidates) == ["s/7"]
+        clock.ms += AFTER_S * 1000 + 1
+        await wait_until_async(lambda: begins_with_snapshot(engine, "s/7"))
+        await asyncio.sleep(2 * limits.COMPACT_LOOK_S_MAX)
+        assert compactor._candidates == {}
+        await compactor.stop()
+
+    with_engine(run, clock=clock, limits=SMALL)
+
+
 def test_appends_and_trims_during_a_run_are_kept() -> None:
     class Slow(LocalContent):
         async def finish(self) -> ContentSize:
@@ -288,7 +309,7 @@ def test_appends_and_trims_during_a_run_are_kept() -> None:
 
     async def run(engine: Engine) -> None:
         await state_stream(engine)
-        compactor = Compactor(engine, Slow)
+        compactor = Compactor(engine, SMALL, Slow)
         running = asyncio.create_task(compactor.compact_now("a"))
         await asyncio.sleep(5)
         await state_stream(engine, updates=1)
@@ -301,7 +322,7 @@ def test_appends_and_trims_during_a_run_are_kept() -> None:
             await running
         assert await all_of(engine, "a") == b""
 
-    with_engine(run, clock=Today(), limits=FAST)
+    with_engine(run, clock=Today(), limits=SMALL)
 
 
 # With the process
@@ -313,7 +334,7 @@ def test_a_snapshot_is_computed_in_a_process_of_its_own() -> None:
         await engine.execute(
             Append("a", engine.now_ms(), json.dumps("x" * 300_000).encode(), "application/json")  # one large record
         )
-        result = await Compactor(engine).compact_now("a")
+        result = await Compactor(engine, SMALL).compact_now("a")
         assert result.compacted
         assert json.loads(b"[%b]" % (await engine.read(Read("a"))).data[:-1]) == ["x" * 300_000]
 
@@ -346,9 +367,9 @@ def test_the_process_may_be_killed_at_any_moment(moment: str) -> None:
     async def run(engine: Engine) -> None:
         await state_stream(engine)
         with pytest.raises(SnapshotFailedError, match="its process ended with code"):
-            await Compactor(engine, Killed).compact_now("a")
+            await Compactor(engine, SMALL, Killed).compact_now("a")
         assert await values(engine) == {"k0": 57, "k1": 58, "k2": 59}
         assert (await engine._store.page(SNAPSHOT_PREFIX, "", 10)).states == []
-        assert (await Compactor(engine).compact_now("a")).compacted
+        assert (await Compactor(engine, SMALL).compact_now("a")).compacted
 
     with_engine(run, run=asyncio.run)

@@ -11,11 +11,12 @@ import pytest
 from headwater.server.compacting.contents import ContentSize, SnapshotContent, StateContent, TableContent, open_database
 
 DAY_MS = 86_400_000
+MEMORY_BYTES = 1024**2
 
 
 def snapshot_of(pieces: list[bytes], record_bytes: int = 100) -> list[Any]:
     """The messages of the snapshot of a state stream."""
-    content = StateContent(open_database(), "0001790000000000_0000000000000009")
+    content = StateContent(open_database(MEMORY_BYTES), "0001790000000000_0000000000000009")
     records = written(content, pieces, record_bytes)
     return [message for record in records for message in json.loads(record)]
 
@@ -98,7 +99,7 @@ def test_values_and_headers_stay_as_they_are_written() -> None:
         b'"timestamp":1.50,"txid":"t7","from":{"n": 1}},"old_value":3},'
         b'{"type":"a","key":"2","value":null,"headers":{"operation":"upsert"}},'
     )
-    content = StateContent(open_database(), "-1")
+    content = StateContent(open_database(MEMORY_BYTES), "-1")
     records = written(content, [text], 1)
     assert records[1] == (
         b'[{"type":"a","key":"1","value":{"big":12345678901234567890123,"f":1.0e5},"headers":{"operation":"insert",'
@@ -115,11 +116,11 @@ def test_what_is_no_state_event_is_kept_word_for_word_before_the_snapshot() -> N
         b'{"headers":{"operation":"insert"}}',
     ]
     pieces = [kept[0] + b"," + stored(change("insert", "a", 1)), b"".join(one + b"," for one in kept[1:])]
-    content = StateContent(open_database(), "-1")
+    content = StateContent(open_database(MEMORY_BYTES), "-1")
     records = written(content, pieces, 1)
     assert [record[1:-1] for record in records[:4]] == kept
     assert b"snapshot-start" in records[4]
-    again = written(StateContent(open_database(), "-1"), [record[1:-1] + b"," for record in records], 1)
+    again = written(StateContent(open_database(MEMORY_BYTES), "-1"), [record[1:-1] + b"," for record in records], 1)
     assert again == records
 
 
@@ -135,7 +136,7 @@ NOW_MS = 1_767_960_000_000  # 2026-01-09T12:00:00Z
 
 
 def table_content(pieces: list[bytes], complete_since: int = 0) -> tuple[bytes, ContentSize]:
-    content = TableContent(open_database(), NOW_MS - DAY_MS, complete_since)
+    content = TableContent(open_database(MEMORY_BYTES), NOW_MS - DAY_MS, complete_since)
     for piece in pieces:
         content.add(piece)
     size = content.finish()

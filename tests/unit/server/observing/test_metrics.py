@@ -86,7 +86,7 @@ async def scraped(store: Store, accept: str = "", encoding: str | None = None) -
         fence=fence,
         upkeep=upkeep,
         subscriptions=Subscriptions(engine, outbound, GrantedCallers(None)),
-        compactor=Compactor(engine),
+        compactor=Compactor(engine, limits),
     )
     try:
         headers = {"accept": accept} if encoding is None else {"accept": accept, "accept-encoding": encoding}

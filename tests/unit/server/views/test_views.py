@@ -327,7 +327,7 @@ def test_a_view_whose_place_was_compacted_away_begins_again_with_the_snapshot(mo
         await views.stop()
         deletion = b'{"type":"price","key":"a","headers":{"operation":"delete"}}'
         await append(engine, *[event("b", number) for number in range(20)], deletion, event("c"))
-        assert (await Compactor(engine, LocalContent).compact_now("s")).compacted
+        assert (await Compactor(engine, engine.limits, LocalContent).compact_now("s")).compacted
         await append(engine, event("c", 2))
         await engine._retainer.trim_due("s")
         info = await engine.info("s")
