@@ -293,7 +293,8 @@ def draw_compaction(samples: list[dict[str, Any]], rows: list[Row], machine: dic
         ("Memory of the server: MB, must level off", "memory_mb"),
         ("Start of a new reader: milliseconds, must level off", "start_ms"),
     )
-    found, alone = panels(rows)
+    found, alone = panels([row for row in rows if row.unit != "times"])
+    alone += [_words(row) for row in rows if row.unit == "times"]
     words = (
         f"Minutes of the hour from left to right, {samples[-1]['updates']:,} updates in fast forward. What is older "
         "than 10 s of the bench is compacted, and what a snapshot has replaced stays for 60 s.",

@@ -160,12 +160,11 @@ def _note_hour(bench: Bench, samples: list[Sample]) -> None:
     for what, key, unit in figures:
         last = {name: _last(samples, name, key) for name in (COMPACTED, KEPT)}
         title = "start of a new reader" if key == "start_ms" else what
-        note = f"after an hour with {samples[-1]['updates']:,} updates to {KEYS:,} keys"
+        note = f"{samples[-1]['updates']:,} updates to {KEYS:,} keys"
         panel = f"{title} after an hour"
-        bench.note(Row(title, f"headwater, {KEPT}", last[KEPT], unit, note=note, panel=panel))
-        bench.note(
-            Row(title, f"headwater, {COMPACTED}", last[COMPACTED], unit, last[KEPT] / last[COMPACTED], "", note, panel)
-        )
+        ratio = last[KEPT] / last[COMPACTED]
+        bench.note(Row(f"{title}, {KEPT}", "headwater", last[KEPT], unit, note=note, panel=panel))
+        bench.note(Row(f"{title}, {COMPACTED}", "headwater", last[COMPACTED], unit, ratio, "", note, panel))
         half = [
             max(sample[key] for sample in samples if sample["series"] == COMPACTED and is_early == _is_early(sample))
             for is_early in (True, False)
