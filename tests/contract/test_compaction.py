@@ -33,7 +33,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
 class Filled:
     """A state stream, and what a reader from each of its offsets folds."""
 
-    def __init__(self, client: httpx.Client) -> None:
+    def __init__(self, client: httpx.Client, changes: int = 4 * KEYS) -> None:
         self.client = client
         self.name = f"c/{uuid.uuid4().hex}"
         self.path = f"{STREAM}/{self.name}"
@@ -41,7 +41,7 @@ class Filled:
         assert created.status_code == 201
         self.offsets = [created.headers[NEXT]]
         self.messages: list[Any] = []
-        for first in range(0, 4 * KEYS, 30):
+        for first in range(0, changes, 30):
             self.append([change(n) for n in range(first, first + 30)])
 
     def append(self, messages: list[Any]) -> None:
@@ -116,15 +116,38 @@ def test_readers_fold_to_the_same_state_wherever_they_are(filled: Filled) -> Non
     assert messages[-3]["headers"] == {"control": "snapshot-end", "offset": filled.offsets[-2]}
     assert [message["headers"]["operation"] for message in messages[1:-3]] == ["insert"] * (len(messages) - 4)
     assert folded(messages) == state
-    assert len(offsets) > 2
+    assert len(offsets) > 1
     inside = [offset for offset in offsets[1:] if offset not in filled.offsets]
     assert [*inside, *filled.offsets] == sorted([*inside, *filled.offsets])
     assert catch_up(client, path, result["first_offset"])[0] == messages
-    for offset in offsets[1:]:  # in the snapshot, and where it ends
+    for offset in (*offsets[1:], filled.offsets[-2]):  # in the snapshot, and where it ends
         rest = catch_up(client, path, offset)[0]
         assert catch_up_between(client, path, result["first_offset"], offset) + rest == messages
     for number, offset in enumerate(filled.offsets[:-1]):  # what is replaced is still there for those who were there
         assert catch_up(client, path, offset)[0] == filled.messages[30 * number :]
+
+
+def test_a_snapshot_and_what_follows_are_in_one_response_if_there_is_room(client: httpx.Client) -> None:
+    """So a client that reads one response has the present state."""
+    short = Filled(client, changes=0)
+    for first in range(0, 30, 10):
+        short.append([{**change(number), "key": "k"} for number in range(first, first + 10)])
+    first_offset = short.compact()["first_offset"]
+    for last in ([], [change(2)]):
+        if last:
+            short.append(last)
+        for offset in ("-1", first_offset):
+            page = client.get(short.path, params={"offset": offset})
+            assert (page.headers[NEXT], page.headers["stream-up-to-date"]) == (short.offsets[-1], "true")
+            assert folded(page.json()) == folded(short.messages)
+            assert page.json()[len(page.json()) - len(last) :] == last
+            again = client.get(short.path, params={"offset": offset}, headers={"if-none-match": page.headers["etag"]})
+            assert again.status_code == 304
+    short.append([change(3)])
+    stale = client.get(short.path, params={"offset": "-1"}, headers={"if-none-match": page.headers["etag"]})
+    assert (stale.status_code, stale.json()[-1]) == (200, change(3))
+    until = client.get(short.path, params={"offset": "-1", "until": short.offsets[-3]})
+    assert folded(until.json()) == folded(short.messages[:30])
 
 
 def events_of(client: httpx.Client, path: str, offset: str) -> list[tuple[str, Any]]:

@@ -27,7 +27,7 @@ if (mode === "write") {
   for (const event of events) await handle.append(JSON.stringify(event));
 } else {
   const state = new MaterializedState();
-  // Up to the tail: with `live: false` the client reads one response only, and a compacted stream has at least two.
+  // Up to the tail: with `live: false` the client reads one response only.
   const response = await stream({ url, offset: "-1", live: true });
   for (const event of await response.json()) {
     if (isChangeEvent(event)) state.apply(event);

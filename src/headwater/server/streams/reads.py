@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
+
 from headwater.engine.messages import Read, ReadReply, VisibleStream
+from headwater.errors import HeadwaterError
 from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING
 from headwater.protocol.conditions import etag
@@ -74,7 +77,7 @@ async def read(service: Service, request: Request, path: str) -> Response:
         request.route = waiting(request.route)
     message = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
     with (wait_s and service.places.claim(limits, request, path)) or contextlib.nullcontext():
-        reply = await service.engine.read(message)
+        reply = await _with_tail(service, message, await service.engine.read(message))
     response, encoding = _piece(service, request, query, reply)
     if encoding is not None:
         data = await compression.encode_body(response.body, encoding, limits.compress_inline_bytes)
@@ -82,6 +85,21 @@ async def read(service: Service, request: Request, path: str) -> Response:
     if reply.held is not None and response.body:
         response.feed, response.body = BodyFeed(service.turns, cut(response.body), reply.held), ()
     return response
+
+
+async def _with_tail(service: Service, message: Read, reply: ReadReply) -> ReadReply:
+    """Go on after the end of a snapshot in the same response, if there is room. A client that reads one response only
+    has the present state then, and not that of the last compaction, if both are small."""
+    room = message.bytes_max - len(reply.data)
+    if reply.start >= 0 or reply.next < 0 or reply.at_tail or reply.held is not None or room <= 0:
+        return reply
+    try:
+        after = await service.engine.read(Read(message.path, reply.stream.offset(reply.next), message.until, room))
+    except HeadwaterError:  # trimmed or deleted meanwhile: the next request gets the error
+        return reply
+    if len(after.data) > room or not after.stream.names.has(reply.start):
+        return reply
+    return msgspec.structs.replace(after, start=reply.start, data=reply.data + after.data)
 
 
 def _feed(service: Service, query: ReadQuery, reply: ReadReply) -> Response:
