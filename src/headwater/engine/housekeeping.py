@@ -60,7 +60,7 @@ class Housekeeping:
         while True:
             await asyncio.sleep(self._limits.expiry_sweep_s)
             try:
-                await self._catalogue.evict(self._limits.streams_loaded_max, self._limits.documents_loaded_max)
+                await self._evict()
                 await self._live.renew_all()
                 await self._expire_all()
             except LeaseLostError:
@@ -70,13 +70,20 @@ class Housekeeping:
             except Exception:
                 log.exception("housekeeping failed, retrying")
 
+    async def _evict(self) -> None:
+        await self._catalogue.evict(self._limits.streams_loaded_max, self._limits.documents_loaded_max)
+
     async def _expire_all(self) -> None:
         if self.grace_ms() is not None and self._now_ms() >= self._trimmed_ms + bounds.OVERDUE_TRIM_MS:
             self._trimmed_ms = self._now_ms()
             await self._trim_overdue()
         after: Deadline | None = self._first()
+        steps = 0
         while after is not None:
             after = await self._expire_some(after)
+            steps += 1
+            if steps % bounds.EXPIRE_EVICT_STEPS == 0:  # trimmed streams are in memory afterwards
+                await self._evict()
 
     async def _trim_overdue(self) -> None:
         """In the grace period: trim the streams that were due before the start, as far as age is not the reason. Only

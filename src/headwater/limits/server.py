@@ -19,6 +19,7 @@ WRITING_MS = 50  # a stream of appends counts as ongoing for this long after the
 TTL_RENEWAL_PARTS = 20  # a renewal is stored when 1/20 of the time-to-live has passed
 PRODUCERS_LOADED_MAX = 200_000  # in memory, of all streams; with more, unused streams that have some are evicted
 OVERDUE_TRIM_MS = 60_000  # between trims of streams that were due before the start, in the grace period
+EXPIRE_EVICT_STEPS = 50  # of a sweep, after which unused streams are evicted
 EXPIRE_STREAMS_MAX = 100  # in one step of a sweep; the next step begins when its deletions are durable
 ROUTES_MAX = 128  # in the route table
 TIMED_PER_S_MAX = 1_000  # up to this rate every request is timed

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from headwater import limits
 from headwater.engine import Engine
 from headwater.engine.clock import SteadyClock
 from headwater.engine.messages import FindRow, Read, ReadMore
@@ -23,6 +25,36 @@ from tests.unit.engine.test_engine import ManualClock, append, create, with_engi
 from tests.waiting import wait_for_async
 
 FAST = Limits(expiry_sweep_s=0.1, expiry_grace_s=0)
+
+
+def test_many_streams_that_become_due_together_are_evicted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EXPIRE_STREAMS_MAX", 5)
+    monkeypatch.setattr(limits, "EXPIRE_EVICT_STEPS", 2)
+    clock = ManualClock()
+    settings = msgspec.structs.replace(FAST, streams_loaded_max=20)
+    loaded: list[int] = []
+
+    async def body(engine: Engine) -> None:
+        paths = [f"s/{number}" for number in range(200)]
+        for path in paths:
+            await engine.execute(create(engine, path, retention=Retention(seconds=60)))
+            await engine.execute(append(engine, path, b"old"))
+        await asyncio.sleep(1)
+        trim = engine._housekeeping._trim
+
+        async def counting(path: str) -> None:
+            await trim(path)
+            loaded.append(sum(engine.loaded(one) is not None for one in paths))
+
+        engine._housekeeping._trim = counting
+        clock.ms += 61_000
+        await wait_for_async(lambda: number_of_trims(engine), len(paths))
+
+    async def number_of_trims(engine: Engine) -> int:
+        return engine._retainer.trims.counts[TrimCause.RETENTION]
+
+    with_engine(body, clock=clock, limits=settings)
+    assert max(loaded) <= 20 + 2 * 2 * 5 + 5
 
 
 async def content(engine: Engine, path: str) -> bytes:
