@@ -148,6 +148,8 @@ def test_a_snapshot_and_what_follows_are_in_one_response_if_there_is_room(client
     assert (stale.status_code, stale.json()[-1]) == (200, change(3))
     until = client.get(short.path, params={"offset": "-1", "until": short.offsets[-3]})
     assert folded(until.json()) == folded(short.messages[:30])
+    part = client.get(short.path, params={"offset": "-1", "until": short.offsets[-1]})
+    assert (part.headers[NEXT], folded(part.json())) == (short.offsets[-3], folded(short.messages[:30]))
 
 
 def events_of(client: httpx.Client, path: str, offset: str) -> list[tuple[str, Any]]:

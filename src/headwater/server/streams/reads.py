@@ -89,9 +89,11 @@ async def read(service: Service, request: Request, path: str) -> Response:
 
 async def _with_tail(service: Service, message: Read, reply: ReadReply) -> ReadReply:
     """Go on after the end of a snapshot in the same response, if there is room. A client that reads one response only
-    has the present state then, and not that of the last compaction, if both are small."""
+    has the present state then, and not that of the last compaction, if both are small. A response to `until` ends with
+    the snapshot: who divides a range into parts (Spark) counts messages from offsets, and positions leap there."""
     room = message.bytes_max - len(reply.data)
-    if reply.start >= 0 or reply.next < 0 or reply.at_tail or reply.held is not None or room <= 0:
+    ends_with_snapshot = reply.start < 0 <= reply.next and not reply.at_tail
+    if message.until is not None or not ends_with_snapshot or reply.held is not None or room <= 0:
         return reply
     try:
         after = await service.engine.read(Read(message.path, reply.stream.offset(reply.next), message.until, room))
