@@ -47,14 +47,14 @@ class Streams:
 
     def commit_of(self, event: Event) -> Commit:
         if isinstance(event, Deleted):
-            return Commit((event,), (self._states.pop(event.id),))
+            return Commit((event,), (self._states.pop(event.id),), None)
         if not isinstance(event, (Created, Appended)):
             raise TypeError(f"{type(event).__name__} is not written by this bench")
         state = evolve(self._states.get(event.id), event)
         if state is None:
             raise RuntimeError("the stream does not exist")
         self._states[event.id] = state
-        return Commit((event,), (state,))
+        return Commit((event,), (state,), None)
 
     async def write(self, events: list[Event]) -> None:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -58,7 +58,7 @@ async def build(directory: Path, streams: int, size: int) -> None:
             )
             state = evolve(None, event)
             if state is not None:
-                batch.append(Commit((event,), (state,)))
+                batch.append(Commit((event,), (state,), None))
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         store.commit(batch, partial(_settle, durable))
         await durable

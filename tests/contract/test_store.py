@@ -27,7 +27,7 @@ from headwater.log.offsets import Span
 from headwater.log.producers import ProducerState, ProducerTuple, hash_of, key_of
 from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document
-from headwater.store.contract import Commit, Store
+from headwater.store.contract import Commit, DocumentKey, Key, Store, version_of
 from headwater.store.deadlines import MAX_ID, Deadline
 from headwater.store.embedded.disk import File
 from headwater.store.embedded.syncing import Synced
@@ -49,7 +49,7 @@ class Bench:
         self._tails: dict[int, int] = {}
 
     async def commit(self, *records: tuple[Event, ...]) -> None:
-        batch = [Commit(record, tuple([self._evolve(event) for event in record])) for record in records]
+        batch = [self._committed(record) for record in records]
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -58,6 +58,26 @@ class Bench:
         self.store.commit(batch, done)
         await durable
         await self._rest(self.store)
+
+    def _committed(self, record: tuple[Event, ...]) -> Commit:
+        expects = self._expects(record) if self.store.shared else None
+        return Commit(record, tuple([self._evolve(event) for event in record]), expects)
+
+    def _expects(self, record: tuple[Event, ...]) -> dict[Key, int]:
+        """What the record changes, as it is before."""
+        expects: dict[Key, int] = {}
+        for event in record:
+            if isinstance(event, DocumentWritten | DocumentDeleted):
+                expects.setdefault(DocumentKey(event.key), version_of(self.documents.get(event.key)))
+            elif isinstance(event, Created):
+                expects.setdefault(event.path, 0)
+                expects[event.id] = 0
+            elif event.id not in expects:
+                state = self.states[event.id]
+                expects[event.id] = state.version
+                if isinstance(event, Deleted):
+                    expects.setdefault(state.path, state.version)
+        return expects
 
     def _evolve(self, event: Event) -> StreamState | Document | None:
         if isinstance(event, DocumentWritten | DocumentDeleted):

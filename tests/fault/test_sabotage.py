@@ -91,9 +91,9 @@ class NoAtomicity(EmbeddedStore):
         for entry in batch:
             event = entry.record[-1]
             if isinstance(event, Appended) and event.producer and event.data:
-                data.append(Commit((msgspec.structs.replace(event, producer=None),), entry.after))
+                data.append(Commit((msgspec.structs.replace(event, producer=None),), entry.after, None))
                 late = msgspec.structs.replace(event, data=b"", position=event.position + len(event.data))
-                producers.append(Commit((late,), entry.after))
+                producers.append(Commit((late,), entry.after, None))
             else:
                 data.append(entry)
         if len(data) != 1 or not producers:

@@ -147,7 +147,7 @@ class Writer:
         """Wait until all accepted commands are durable and have their replies."""
         await self._tasks.ended()
         drained = asyncio.Event()
-        self.committer.add(PendingRecord((), (), (), Reply(), lambda _: drained.set()))
+        self.committer.add(PendingRecord((), (), None, (), Reply(), lambda _: drained.set()))
         await drained.wait()
 
     def stop_for(self, error: BaseException) -> None:
@@ -279,11 +279,11 @@ class Writer:
         event = events[0]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            commit = PendingRecord(events, (stream.state,), (stream,), decision.reply, answered, command)
+            commit = PendingRecord(events, (stream.state,), None, (stream,), decision.reply, answered, command)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
-            commit = PendingRecord(events, after, changed, decision.reply, answered, command)
+            commit = PendingRecord(events, after, None, changed, decision.reply, answered, command)
         if self.usage is not None:
             self.usage.note(commit.record, _states(commit))
         self.committer.add(commit, size_bytes)
@@ -296,7 +296,7 @@ class Writer:
             if isinstance(command, Create) and command.fork is not None:
                 uncertain = uncertain or self._catalogue.is_uncertain(command.fork.source)
         if uncertain:
-            self.committer.add(PendingRecord((), (), (), answer, answered))
+            self.committer.add(PendingRecord((), (), None, (), answer, answered))
         else:
             answered(answer)
 
@@ -321,7 +321,7 @@ class Writer:
                 stream.touched_ms = stream.state.accessed_ms
                 event = Touched(stream.id, stream.touched_ms)
                 self._catalogue.apply(event)
-                self.committer.add(PendingRecord((event,), (stream.state,), (stream,), Reply(), None))
+                self.committer.add(PendingRecord((event,), (stream.state,), None, (stream,), Reply(), None))
 
     def renew_if_watched(self, stream: LoadedStream | None, now_ms: int) -> None:
         """Renew a stream with live readers, so that it does not expire."""

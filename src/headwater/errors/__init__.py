@@ -85,6 +85,7 @@ HeadwaterError
 │   ├── TransferEncodingError      501
 │   ├── StoppingError              503
 │   ├── LeaseLostError             503   the server may not take writes: another one holds its lease
+│   ├── UnavailableError           503   the database cannot be reached; a write is not stored
 │   └── StorageFullError           507
 ├── OutboundError                        a request from the server to a URL that a client gave failed
 │   ├── TargetRefusedError         403   the server does not send requests to this URL; nothing was sent

@@ -79,6 +79,14 @@ class LeaseLostError(ServerError):
     advice = "Use the server that was promoted. If there is none, make the target of the lease reachable."
 
 
+class UnavailableError(ServerError):
+    """The database of a shared store cannot be reached, or does not take writes. A write that was refused with this
+    error is not stored."""
+
+    status = 503
+    title = "Database is not available"
+
+
 class StorageFullError(ServerError):
     status = 507
     title = "Disk is full"

@@ -4,16 +4,25 @@ A store keeps records in order, finds streams by path and by id, and reads range
 anything: the engine has decided which records to store. The states that it returns are copies, which the caller may
 change.
 
-The interface also allows a store that several servers share. The `version` of a state counts its events, so such a
-store can refuse a batch that was decided on an outdated state.
+A store can be shared by several servers (`Store.shared`; it is a `SharedStore` then). Each of them keeps states in
+memory, which may be outdated, so nothing is stored or answered unless what it was decided on is current. The `version`
+of a state counts its events and grows by one with each of them, so a state is current if its version is:
+
+- Each record says what it was decided on (`Commit.expects`). One of the batch that does not hold is not stored, and
+  `commit` names it (`OutdatedError`).
+- An error or an answer without events is validated in the same way, as a record without events.
+- A read is validated with `changed`.
+
+What others change is also announced (`watch`), which is only a hint: live readers learn of it sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
+import xxhash
 
 from headwater.log.events import Record
 from headwater.log.moments import Moment
@@ -33,17 +42,51 @@ class NoMemoryError(RefusedError):
         super().__init__("there was no memory to write a batch")
 
 
-class Commit(msgspec.Struct, gc=False):
-    """A record, and for each event the stream or document after the batch; None if it was deleted.
+class OutdatedError(Exception):
+    """Some records of a batch were decided on states that are not current. All others of the batch are stored."""
 
-    The engine changes the states after `commit` returns, so a store must copy what it keeps.
+    def __init__(self, records: Sequence[int]) -> None:
+        super().__init__(f"{len(records)} records were decided on outdated states")
+        self.records = records  # their indices in the batch, in order
+
+
+class DocumentKey(NamedTuple):
+    """The key of a document, to tell it from a path."""
+
+    key: str
+
+
+Key: TypeAlias = int | str | DocumentKey
+"""What has a version: a stream by its id, a path, which has the version of the stream that is there, or a document."""
+
+Expects: TypeAlias = Mapping[Key, int]
+"""What a record was decided on: the version of each stream and document that was read or is changed; 0: there was none.
+
+Streams are named by their id, also a created one, with 0. A path is named if nothing was found there, with 0, and if
+the record deletes the stream that is there, with its version. Versions of documents are those of `version_of`."""
+
+
+class Commit(msgspec.Struct, gc=False):
+    """A record, for each event the stream or document after the batch (a deleted stream as it was, a deleted document
+    as None), and for a shared store what the record was decided on; None for a store that is not shared.
+
+    The engine changes the states after `commit` returns, so a store must copy what it keeps, or encode it at once.
     """
 
     record: Record
     after: tuple[StreamState | Document | None, ...]
+    expects: Expects | None
 
 
 Done: TypeAlias = Callable[[BaseException | None], None]
+
+
+def version_of(document: Document | None) -> int:
+    """The version of a document in `Expects`: 0 if there is none. A document that is deleted and written again begins
+    with version 1 again, so this number is made from its content too. It is less than 2**63."""
+    if document is None:
+        return 0
+    return xxhash.xxh3_64_intdigest(document.data, document.version) >> 1 or 1
 
 
 class BackupReport(msgspec.Struct, frozen=True):
@@ -93,7 +136,28 @@ class Due(NamedTuple):
     next_after: tuple[int, int] | None  # a deadline and an id, after which to continue; None if there are no more
 
 
+class Moved(NamedTuple):
+    """A stream that another server has created, changed or deleted. `version` is 0 after its deletion."""
+
+    id: int
+    path: str
+    version: int
+
+
+class HeldRole(NamedTuple):
+    """A role that one server has at a time. `token` grows each time that the role changes hands, so that what a former
+    holder does late can be told by its smaller token."""
+
+    name: str
+    token: int
+    left_s: float  # how long the holder has it from now on, by the clock of the store, unless it is renewed
+
+
 class Store(Protocol):
+    @property
+    def shared(self) -> bool:
+        """Whether other servers use the store too. It is a `SharedStore` then."""
+
     @property
     def next_id(self) -> int:
         """The first stream id that was never used in this store."""
@@ -170,3 +234,64 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish work in progress and release all resources."""
+
+
+class SharedStore(Store, Protocol):
+    """A store that several servers use at the same time.
+
+    `commit`: all states that a batch expects are compared at one moment, at which its records become durable and
+    visible to all servers, together. A state that an earlier record of the same batch changes is compared with the
+    version before the batch: only the first record of a batch that expects a key is compared with the store, and the
+    others depend on it. Records that share a key are stored together or are outdated together, and so on with those
+    that share a key with one of them. A record without events is only compared. A batch in which no record has events
+    needs no transaction that writes. A record that creates a stream at a path at which another server has created one
+    meanwhile is outdated.
+
+    `done` gets None, OutdatedError, RefusedError or UnavailableError. After the last two nothing of the batch is
+    stored, nor will be: if the connection was lost and it is unknown whether a batch was stored, the store finds that
+    out before it calls `done`. A batch of a server that was replaced, or that hung and was taken for dead, is refused
+    then. Any other error is final: the store cannot be used any more.
+
+    All methods raise UnavailableError if the store cannot be reached. What is read is what was committed at some moment
+    between the call and its return, never something older.
+
+    `Store.next_id` and `Store.latest` are unused: ids come from `reserve_id`. `streams` may be approximate.
+    """
+
+    async def changed(self, known: Expects) -> dict[Key, int]:
+        """Of these, the ones that have another version now, with it. The version 0: it does not exist. A path has the
+        version of the stream that is there."""
+
+    async def locked(self, keys: Collection[Key]) -> dict[Key, StreamState | Document | None]:
+        """The present states of all these keys. Until the next commit of this server that expects any of them, other
+        servers cannot change those that exist: their commits wait. So a server that has lost against another one does
+        not lose again. Whoever locks several keys does it in one order, so that there are no deadlocks.
+
+        The locks are released by the end of that commit, or by themselves after a short while. A commit after that is
+        compared as any other."""
+
+    async def reserve_id(self) -> int:
+        """An id for a stream, larger than all that any server has used or reserved before, and than those of all
+        timelines. At the start of a server, and after another database took the place of this one, it is also at least
+        the time in microseconds since 1970, so that ids of streams that were lost are not used again."""
+
+    async def watch(self, moved: Callable[[Sequence[Moved]], None]) -> None:
+        """Call `moved`, on the event loop, with streams that other servers have changed, from now on. Calls may be
+        late, lost, repeated or in another order: `moved_since` has all."""
+
+    async def moved_since(self, cursor: str) -> tuple[list[Moved], str]:
+        """The streams that other servers have created or changed since the moment of a cursor, each with its newest
+        version, and the next cursor; of deleted ones at least the newest. None is left out, whatever was in progress at
+        that moment. The empty cursor: nothing, and the cursor of the present moment. If a part is returned, because
+        there is much, the next cursor continues after it."""
+
+    async def hold(self, name: str, seconds: float) -> HeldRole | None:
+        """Take a role for some time, or renew it if this server has it already. None if another server has it."""
+
+    async def release(self, role: HeldRole) -> None:
+        """Give up a role, unless another server has it already."""
+
+
+def shared(store: Store) -> SharedStore | None:
+    """The store, if it is shared."""
+    return cast("SharedStore", store) if store.shared else None

@@ -24,6 +24,8 @@ from headwater.store.sorted_keys import SortedKeys, page_of
 class MemoryStore:
     """A store in the memory of the process. Its data is lost when the process ends."""
 
+    shared = False
+
     def __init__(self) -> None:
         self.next_id = 1
         self.timeline = 0

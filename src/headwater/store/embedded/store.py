@@ -88,6 +88,8 @@ class Damage:
 class EmbeddedStore:
     """A store in a directory: a journal, and an index of what is folded. Background work is in `Maintenance`."""
 
+    shared = False
+
     def __init__(self, parts: Parts, recovered: Recovered, limits: Limits) -> None:
         self.next_id = recovered.next_id
         self.streams = recovered.streams
