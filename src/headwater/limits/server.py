@@ -66,6 +66,7 @@ STATE_TRIMMED_TRIES = 3  # of a request for a state whose stream is trimmed whil
 # The edges.
 RETRY_AFTER_S = 1.0  # Retry-After of a request that is refused temporarily
 TURN_REQUESTS_MIN = 64  # requests accepted in one turn of the loop before any is refused as overload
+TURN_PAUSE_S = 0.05  # between two requests of a turn: the machine did other work, since no request takes that long
 OVERLOAD_RETRY_MAX_S = 3.0  # largest Retry-After under overload
 REFUSED_PAUSE_S = 0.5  # pause of a connection after a request was refused temporarily
 LIVE_RETRY_AFTER_S = 5.0  # Retry-After of a refused live read, because live reads take longer to end than requests

@@ -15,19 +15,20 @@ class Loop:
         self.called: list[Callable[[], None]] = []
         self.turn = Turn(0.2, self.called.append, lambda: self.now_s)
 
-    def run(self, requests: int) -> int:
-        """One turn in which so many requests have arrived; how many of them were begun."""
+    def run(self, requests: int, *, pause_s: float = 0.0, late_s: float = 0.0) -> int:
+        """One turn in which so many requests have arrived; how many of them were begun. The machine pauses after the
+        first requests, and after all of them."""
         begun = 0
-        for _ in range(requests):
+        for number in range(requests):
             if self.turn.begin():
                 begun += 1
-                self.now_s += self.cost_s
+                self.now_s += self.cost_s + (pause_s if number == 80 else 0.0)
             else:
                 self.now_s += self.refuse_s / 2
         called, self.called[:] = list(self.called), []
         for callback in called:
             callback()
-        self.now_s += begun * self.later_s + (requests - begun) * self.refuse_s / 2
+        self.now_s += begun * self.later_s + (requests - begun) * self.refuse_s / 2 + late_s
         return begun
 
 
@@ -69,6 +70,23 @@ def test_whoever_comes_after_the_overload_is_not_refused() -> None:
     loop.run(10)
     loop.run(0)
     assert not loop.called
+
+
+def test_a_pause_of_the_machine_is_no_overload() -> None:
+    loop = Loop(cost_s=0.000_1, later_s=0.000_2)
+    assert loop.run(300) == 300
+    assert loop.run(300, pause_s=1.0) == 300  # while requests are begun
+    assert loop.run(300, late_s=1.0) == 300  # while they are answered
+    assert loop.run(300) == 300
+    assert loop.run(300, late_s=1.0) == 300
+    assert loop.run(5_000) < 2_100  # overload is still refused
+
+
+def test_pauses_that_go_on_are_overload() -> None:
+    loop = Loop(cost_s=0.000_1, later_s=0.000_2)
+    for _ in range(3):
+        loop.run(600, late_s=1.0)
+    assert loop.run(600) < 200
 
 
 def test_the_wait_grows_with_what_is_refused() -> None:

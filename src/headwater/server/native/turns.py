@@ -5,7 +5,9 @@ requests together, so all responses are late. Therefore a turn has a time limit,
 of the last turn determines how many requests fit. The others are refused, which costs far less than handling them. The
 more are refused, the longer their Retry-After.
 
-A turn with few requests refuses none: with few clients, the cause of a delay is not the number of requests.
+A turn with few requests refuses none: with few clients, the cause of a delay is not the number of requests. Neither is
+it if the machine takes the processor away for a moment. So a pause between two requests does not count, and how many
+requests fit follows from the cheaper of two turns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headwater.errors import OverloadedError
-from headwater.limits import OVERLOAD_RETRY_MAX_S, RETRY_AFTER_S, TURN_REQUESTS_MIN
+from headwater.limits import OVERLOAD_RETRY_MAX_S, RETRY_AFTER_S, TURN_PAUSE_S, TURN_REQUESTS_MIN
 from headwater.server.http import Response
 from headwater.server.problems import problem
 
@@ -45,6 +47,8 @@ class Turn:
         "_before",
         "_began_s",
         "_begun",
+        "_cost_s",
+        "_last_s",
         "_most",
         "_now_s",
         "_refusals",
@@ -64,7 +68,9 @@ class Turn:
         self._most = math.inf  # requests in a turn
         self._begun = 0
         self._refused = 0
-        self._began_s = 0.0
+        self._cost_s = math.inf  # of a request, in the last turn with many
+        self._began_s = 0.0  # later by the pauses since
+        self._last_s = 0.0  # when the last request was begun
         self._refused_s = 0.0  # when the first of them was refused
         self._before: _Before | None = None  # the last turn, if the loop has not been idle since
         self.retry_s = RETRY_AFTER_S  # Retry-After of refused requests
@@ -72,30 +78,33 @@ class Turn:
 
     def begin(self) -> bool:
         """Count a request. Returns whether it may be started."""
-        begun = self._begun
+        if self._refused:
+            self._refused += 1
+            return False
+        begun, now_s = self._begun, self._now_s()
         if not begun:
-            self._open()
-        elif begun >= TURN_REQUESTS_MIN:
-            if self._refused:
-                self._refused += 1
-                return False
-            now_s = self._now_s()
-            if begun >= self._most or now_s - self._began_s > self._seconds:
-                self._refused, self._refused_s = 1, now_s
-                return False
+            self._open(now_s)
+        elif now_s - self._last_s > TURN_PAUSE_S:
+            self._began_s += now_s - self._last_s
+        self._last_s = now_s
+        if begun >= TURN_REQUESTS_MIN and (begun >= self._most or now_s - self._began_s > self._seconds):
+            self._refused, self._refused_s = 1, now_s
+            return False
         self._begun = begun + 1
         return True
 
-    def _open(self) -> None:
+    def _open(self, now_s: float) -> None:
         """Handle the first request of a turn. If the loop was not idle, the previous turn is complete now."""
-        self._began_s = self._now_s()
+        self._began_s = now_s
         before = self._before
         if before is None:
             self._soon(self._next)
             return
         # Sending the refusals takes about as long as creating them.
         took_s = before.work_s + max(0.0, self._began_s - before.ended_s - before.refusing_s)
-        fit = max(TURN_REQUESTS_MIN, before.begun * self._seconds / max(took_s, _LEAST_S))
+        cost_s = max(took_s, _LEAST_S) / before.begun
+        fit = max(TURN_REQUESTS_MIN, self._seconds / min(cost_s, self._cost_s))
+        self._cost_s = cost_s
         self._most = fit if took_s > self._seconds else max(self._most, fit)
 
     def _next(self) -> None:
