@@ -1,7 +1,8 @@
 """`python -m bench`: run all benches, or the named ones.
 
 python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [scale] [tables] [pipeline] [auth] [overload]
-    [bounds] [subscriptions] [many-live] [console] [sql] [compaction] [--seconds 5] [--out DIR]
+    [bounds] [subscriptions] [many-live] [console] [sql] [compaction] [startup]
+    [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -27,6 +28,7 @@ from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
 from bench.spark_bench import run_spark
 from bench.sql_bench import run_sql
+from bench.startup_bench import run_startup
 from bench.state_bench import run_state
 from bench.state_by_url import run_state_by_url
 from bench.subscriptions_bench import run_subscriptions
@@ -50,6 +52,7 @@ BENCHES = {
     "console": run_console,
     "sql": run_sql,
     "compaction": run_compaction,
+    "startup": run_startup,
 }
 
 

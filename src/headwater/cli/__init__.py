@@ -1,6 +1,7 @@
 """The `headwater` command: one module for each of its commands.
 
-`main` imports only the module of the command that is run: all of them together take twice as long.
+`main` imports only the module of the command that is run, and none for `--version`. What a module of a command imports
+is what every call of it waits for, so libraries that only some calls need are imported where they are used.
 """
 
 from __future__ import annotations
@@ -8,14 +9,13 @@ from __future__ import annotations
 import importlib
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperGroup, TyperOption
 
 from headwater import __version__
-from headwater.cli.connecting import with_server
 from headwater.cli.failing import fail, failures
 from headwater.cli.output import say
 
@@ -107,6 +107,8 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_options)
     for name in names:
+        from headwater.cli.connecting import with_server
+
         module = importlib.import_module(f"headwater.cli.{name}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
@@ -130,5 +132,12 @@ def _options(
 
 
 def main() -> None:
-    name = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None)
-    make_app([name] if name in COMMANDS else COMMANDS)(prog_name="headwater")
+    make_app(_named(sys.argv[1:]))(prog_name="headwater")
+
+
+def _named(arguments: Sequence[str]) -> Iterable[str]:
+    """The commands that a call may need: the one that it names, all for help and for advice on a wrong name."""
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if name is None and "--version" in arguments:
+        return ()
+    return [name] if name in COMMANDS else COMMANDS

@@ -7,8 +7,6 @@ import errno
 import os
 import shlex
 import socket
-import sqlite3
-import ssl
 import sys
 from collections.abc import Iterator
 from typing import NoReturn
@@ -20,8 +18,6 @@ from headwater import errors
 from headwater.cli.output import say
 from headwater.protocol.streams.paths import STREAM_ROOT
 from headwater.protocol.tables.paths import TABLE_ROOT
-from headwater.store.embedded.backup.failures import BackupError
-from headwater.store.embedded.journal import CorruptJournalError, DirectoryError, UnknownFormatError
 
 FAILED = 1
 WRONG_CALL = 2
@@ -82,14 +78,6 @@ def failures(listening: str = "") -> Iterator[None]:
     except errors.HeadwaterError as error:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
         fail(*described(error), code=code)
-    except CorruptJournalError as error:
-        fail(str(error), "Nothing was changed. See `headwater check --help` for how to verify and salvage it.")
-    except UnknownFormatError as error:
-        fail(str(error), "Use another directory, or the version of Headwater that wrote this one.")
-    except (BackupError, DirectoryError) as error:
-        fail(str(error))  # says what to do
-    except sqlite3.DatabaseError as error:
-        fail(f"the index of the data directory failed: {error}", "Check the disk, then: headwater check DIRECTORY")
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does. That is not an error, but Python would report it at exit.
         _discard_output()
@@ -100,6 +88,28 @@ def failures(listening: str = "") -> Iterator[None]:
         fail(str(error), "Correct it and run the command again.", code=WRONG_CALL)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    except typer.Exit:
+        raise
+    except Exception as error:
+        _fail_directory(error)
+        raise
+
+
+def _fail_directory(error: Exception) -> None:
+    """Fail if the error is one of a data directory or a backup. Commands that have none do not import the store."""
+    import sqlite3
+
+    from headwater.store.embedded.backup.failures import BackupError
+    from headwater.store.embedded.journal import CorruptJournalError, DirectoryError, UnknownFormatError
+
+    if isinstance(error, CorruptJournalError):
+        fail(str(error), "Nothing was changed. See `headwater check --help` for how to verify and salvage it.")
+    if isinstance(error, UnknownFormatError):
+        fail(str(error), "Use another directory, or the version of Headwater that wrote this one.")
+    if isinstance(error, (BackupError, DirectoryError)):
+        fail(str(error))  # says what to do
+    if isinstance(error, sqlite3.DatabaseError):
+        fail(f"the index of the data directory failed: {error}", "Check the disk, then: headwater check DIRECTORY")
 
 
 def _fail_system(error: OSError, listening: str) -> NoReturn:
@@ -148,6 +158,8 @@ def _find_of(path: str) -> str:
 
 
 def _lost(error: errors.NetworkError) -> tuple[str, str]:
+    import ssl
+
     parts, cause = urlsplit(error.url), root_cause(error)
     server = f"{parts.scheme}://{parts.netloc}"
     if isinstance(cause, ConnectionRefusedError):
@@ -177,4 +189,6 @@ def root_cause(error: BaseException) -> BaseException:
 
 def is_hopeless(error: errors.HeadwaterError) -> bool:
     """Whether a retry is pointless for a server that has never responded."""
+    import ssl
+
     return isinstance(root_cause(error), (ConnectionRefusedError, socket.gaierror, ssl.SSLError))

@@ -17,13 +17,9 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 
 from headwater import limits
-from headwater.cli.layout import table_lines
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidi among them), surrogate, line ends
 _JOINERS = "\u200c\u200d"  # format characters that some scripts and emoji need, and that are harmless
@@ -61,6 +57,8 @@ def write_text(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
+    import msgspec
+
     write(msgspec.json.encode(value) + b"\n")
 
 
@@ -76,19 +74,27 @@ def print_table(
     `folding` names the columns that may be wrapped, with their minimum widths. A column that is empty in all rows is
     left out. In a pipe or a file every row is one line.
     """
+    from headwater.cli.layout import table_lines
+
     least = folding if isinstance(folding, Mapping) else dict.fromkeys(folding, limits.CLI_FOLDED_COLUMN_MIN)
     said = [name for name in columns if not rows or any(_says(row.get(name)) for row in rows)]
     is_terminal = sys.stdout.isatty()
     lines = table_lines(
         [name.replace("_", " ") for name in said],
         [[shown(_cell(row.get(name))) for name in said] for row in rows],
-        width=Console().width if is_terminal else None,
+        width=_terminal_width() if is_terminal else None,
         folding={said.index(name): width for name, width in least.items() if name in said},
         right={said.index(name) for name in right if name in said},
     )
     is_styled = is_terminal and os.environ.get("TERM") != "dumb"
     for line, is_heading in lines:
         typer.echo(typer.style(line, bold=True) if is_heading and is_styled else line)
+
+
+def _terminal_width() -> int:
+    from rich.console import Console
+
+    return Console().width
 
 
 def print_list(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
@@ -144,6 +150,9 @@ def meter(what: str, total_bytes: int | None = None) -> Iterator[Callable[[int, 
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+
     columns = (SpinnerColumn(), TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task(what, total=total_bytes)

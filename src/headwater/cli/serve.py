@@ -16,7 +16,6 @@ from headwater.cli.output import say, shown
 from headwater.errors import OptionError
 from headwater.protocol.streams.paths import CONSOLE, STREAM_ROOT
 from headwater.server.observing.logs import configure
-from headwater.server.serve import check_files, serve
 from headwater.server.settings import CONFIG, OPTIONS, as_toml, doubtful_variables, load_settings
 
 log = logging.getLogger("headwater.server")
@@ -35,6 +34,8 @@ def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
     Every option can also be set in the environment, as HEADWATER_DATA_DIR, or in a file. Flags override the
     environment, which overrides the file.
     """
+    from headwater.server.serve import check_files, serve
+
     try:
         loaded = load_settings(flags, os.environ, config)
     except OptionError as error:

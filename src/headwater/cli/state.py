@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,10 +14,12 @@ from headwater.cli.connecting import AsJson, Path, Server, connected
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.moments import parse_moment
 from headwater.cli.output import meter, print_json, shown, write
-from headwater.client import Stream, StreamEntity
 from headwater.errors import EntityNotFoundError, ProtocolError
 from headwater.positions import BEGINNING
 from headwater.protocol.state.entities import Entities, Entity
+
+if TYPE_CHECKING:
+    from headwater.client import Stream, StreamEntity
 
 _OFFSET = re.compile(r"-1|now|[0-9]+_[0-9]+")
 
@@ -127,4 +129,6 @@ def _all(state: Entities, type: str | None, offset: str) -> Iterator[StreamEntit
 
 
 def _public(entity: Entity, offset: str) -> StreamEntity:
+    from headwater.client import StreamEntity
+
     return StreamEntity(entity.type, entity.key, bytes(entity.value), offset)

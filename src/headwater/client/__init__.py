@@ -1,18 +1,13 @@
-"""The client for streams and tables, blocking and asyncio. Both share one implementation of the protocol."""
+"""The client for streams and tables, blocking and asyncio. Both share one implementation of the protocol.
 
-from headwater.client.aio import (
-    AsyncClaim,
-    AsyncClient,
-    AsyncFollow,
-    AsyncProducer,
-    AsyncReader,
-    AsyncStream,
-    AsyncSubscription,
-    AsyncTable,
-    AsyncTableReader,
-    AsyncWebhookVerifier,
-    AsyncWorker,
-)
+The asyncio shell is imported when one of its names is used: programs that block do without it and asyncio.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from headwater.client.effects import Batch, Report
 from headwater.client.entities import StreamEntity
 from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
@@ -56,6 +51,21 @@ from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row
+
+if TYPE_CHECKING:
+    from headwater.client.aio import (
+        AsyncClaim,
+        AsyncClient,
+        AsyncFollow,
+        AsyncProducer,
+        AsyncReader,
+        AsyncStream,
+        AsyncSubscription,
+        AsyncTable,
+        AsyncTableReader,
+        AsyncWebhookVerifier,
+        AsyncWorker,
+    )
 
 __all__ = [
     "AckResult",
@@ -122,3 +132,14 @@ __all__ = [
     "WorkReport",
     "Worker",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("Async") or name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.aio"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,16 +7,24 @@ the connection has no effect (DNS rebinding). For TLS, httpcore uses the name of
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
 import httpcore
+import httpx
 from httpcore import SOCKET_OPTION
 
 from headwater.errors import TargetAnswerError, TargetRefusedError
-from headwater.limits import OUTBOUND_ADDRESSES_TRIED_MAX, OUTBOUND_HEAD_BYTES_MAX, OUTBOUND_READ_BYTES
+from headwater.limits import (
+    OUTBOUND_ADDRESSES_TRIED_MAX,
+    OUTBOUND_HEAD_BYTES_MAX,
+    OUTBOUND_KEEP_ALIVE_S,
+    OUTBOUND_READ_BYTES,
+    Limits,
+)
 from headwater.outbound.addresses import Address, check_addresses, literal
 from headwater.outbound.resolver import Resolver
 
@@ -128,3 +136,18 @@ class BoundedStream(httpcore.AsyncNetworkStream):
             return self._stream.get_extra_info(info)
         except AttributeError:  # the connection was lost, so there is no socket
             return None
+
+
+def open_pool(
+    resolver: Resolver, connector: Connector | None, limits: Limits, tls: ssl.SSLContext | None, *, development: bool
+) -> httpcore.AsyncConnectionPool:
+    """Create the connections of a client. It takes 0.1 s of processor time, so it is called in a thread."""
+    importlib.import_module("anyio._backends._asyncio")  # httpcore would import it with its first request, on the loop
+    return httpcore.AsyncConnectionPool(
+        ssl_context=tls or httpx.create_ssl_context(),
+        max_connections=limits.outbound_connections_max,
+        max_keepalive_connections=limits.outbound_connections_max,
+        keepalive_expiry=OUTBOUND_KEEP_ALIVE_S,
+        retries=0,
+        network_backend=GuardedBackend(resolver, connector or connect_tcp, development=development),
+    )

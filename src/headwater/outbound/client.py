@@ -5,37 +5,39 @@ proxies and credentials from the environment, decompression, and a second URL pa
 
 Requests accept no content encoding, and a response with an encoding is refused. So untrusted bytes never reach a
 decompressor, and a body needs no more memory than its size on the wire.
+
+Most servers send no request, or none for a long time. So the libraries and the certificates of authorities are loaded
+with the first request, in a thread: they take 0.1 s of processor time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import re
 import ssl
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-import httpcore
-import httpx
 import msgspec
 
 from headwater.errors import OutboundError, RedirectRefusedError, TargetAnswerError, TargetUnreachableError
-from headwater.limits import OUTBOUND_KEEP_ALIVE_S, TURNS_S, Limits
+from headwater.limits import TURNS_S, Limits
 from headwater.outbound import resolver as lookups
-from headwater.outbound.backend import BoundedStream, Connector, GuardedBackend, connect_tcp
 from headwater.outbound.resolver import Resolver, SystemResolver
 from headwater.outbound.urls import CheckedUrl, parse_target
+
+if TYPE_CHECKING:
+    import httpcore
+
+    from headwater.outbound.backend import Connector
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE"))
 _WITH_BODY = ("POST", "PUT")
 _NOT_MODIFIED = 304
 _LOCATION_LENGTH_MAX = 200
 _LENGTH_DIGITS_MAX = 20
-_LOCKS = "anyio._backends._asyncio"  # httpcore imports it with its first request
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?|")
@@ -138,9 +140,16 @@ class OutboundClient:
     """Sends requests to checked targets over a bounded number of connections. Use `open_outbound` to create one."""
 
     def __init__(
-        self, pool: httpcore.AsyncConnectionPool, slots: HostSlots, limits: Limits, *, development: bool
+        self,
+        open_pool: Callable[[], httpcore.AsyncConnectionPool],
+        slots: HostSlots,
+        limits: Limits,
+        *,
+        development: bool,
     ) -> None:
-        self._pool = pool
+        self._open_pool = open_pool
+        self._opening = asyncio.Lock()
+        self._pool: httpcore.AsyncConnectionPool | None = None
         self._slots = slots
         self._limits = limits
         self.development = development
@@ -195,26 +204,30 @@ class OutboundClient:
         them the body may continue without end, and only the headers have a timeout.
         """
         target = self.parse(url)
+        pool = self._pool or await self._opened_pool()
         sent_headers = dict(headers or {})
         if (token := self.token_for(target)) is not None:
             sent_headers["authorization"] = f"Bearer {token}"
         request = _build(method, target, sent_headers, body, self._timeouts(idle_s))
         now = asyncio.get_running_loop().time()
         ends_at = None if total_s is None else now + total_s
-        await _import_locks()
         async with contextlib.AsyncExitStack() as held:
             with reported(target):
                 async with asyncio.timeout_at(ends_at or now + self._limits.outbound_request_s):
                     await held.enter_async_context(self._slots.held(target.host))
-                    response = await self._pool.handle_async_request(request)
+                    response = await pool.handle_async_request(request)
                 held.push_async_callback(_close, response)
                 size_max = None if method == "HEAD" else body_bytes_max  # its Content-Length is not its body
                 streamed = StreamedAnswer(target, response, ends_at=ends_at, body_bytes_max=size_max)
                 streamed.check()
-                connection = response.extensions["network_stream"]
-                if isinstance(connection, BoundedStream):
-                    connection.head_received()
+                response.extensions["network_stream"].head_received()
             yield streamed
+
+    async def _opened_pool(self) -> httpcore.AsyncConnectionPool:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncio.to_thread(self._open_pool)
+            return self._pool
 
     def _timeouts(self, idle_s: float | None) -> dict[str, float | None]:
         idle_s = idle_s or self._limits.outbound_idle_s
@@ -222,7 +235,8 @@ class OutboundClient:
 
     async def aclose(self) -> None:
         """Close all connections; active requests fail."""
-        await self._pool.aclose()
+        if self._pool is not None:
+            await self._pool.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -243,27 +257,22 @@ def open_outbound(
 ) -> OutboundClient:
     """Create a client with its own connections. `development` allows loopback, also with http."""
     bounds = limits or Limits()
-    backend = GuardedBackend(resolver or SystemResolver(), connector or connect_tcp, development=development)
-    pool = httpcore.AsyncConnectionPool(
-        ssl_context=tls or httpx.create_ssl_context(),
-        max_connections=bounds.outbound_connections_max,
-        max_keepalive_connections=bounds.outbound_connections_max,
-        keepalive_expiry=OUTBOUND_KEEP_ALIVE_S,
-        retries=0,
-        network_backend=backend,
-    )
-    return OutboundClient(pool, HostSlots(bounds.outbound_connections_per_host_max), bounds, development=development)
+    names = resolver or SystemResolver()
 
+    def open_connections() -> httpcore.AsyncConnectionPool:
+        from headwater.outbound.backend import open_pool
 
-async def _import_locks() -> None:
-    """Import in a thread what httpcore would import on the loop, which takes 35 ms of processor time."""
-    if _LOCKS not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _LOCKS)
+        return open_pool(names, connector, bounds, tls, development=development)
+
+    slots = HostSlots(bounds.outbound_connections_per_host_max)
+    return OutboundClient(open_connections, slots, bounds, development=development)
 
 
 @contextlib.contextmanager
 def reported(target: CheckedUrl) -> Iterator[None]:
     """Map errors of httpcore and the system to OutboundErrors, with the target."""
+    import httpcore
+
     try:
         yield
     except OutboundError as error:
@@ -289,6 +298,8 @@ def _unreachable(
 def _build(
     method: str, target: CheckedUrl, headers: Mapping[str, str], body: bytes, timeouts: dict[str, float | None]
 ) -> httpcore.Request:
+    import httpcore
+
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(sorted(METHODS))}, got {method!r}")
     if body and method not in _WITH_BODY:
@@ -313,6 +324,8 @@ def _build(
 
 
 async def _close(response: httpcore.Response) -> None:
+    import httpcore
+
     with contextlib.suppress(httpcore.NetworkError, httpcore.TimeoutException, OSError):
         await response.aclose()
 

@@ -48,6 +48,27 @@ def test_commands_of_a_client_import_no_server(name: str) -> None:
     assert ran.stderr.split() == []
 
 
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("headwater --version", "headwater.store headwater.client headwater.cli.connecting rich httpx sqlite3 asyncio"),
+        ("headwater append --help", "headwater.store headwater.client httpx sqlite3 asyncio"),
+        ("headwater serve --help", "headwater.store.embedded headwater.client headwater.server.serve httpx sqlite3"),
+        ("import headwater.client", "headwater.client.aio asyncio"),
+        ("import headwater.server.serve", "headwater.client headwater.cli httpx httpcore rich"),
+    ],
+)
+def test_a_program_imports_no_more_than_it_needs(program: str, unused: str) -> None:
+    """`bench/startup_bench.py` measures what this saves."""
+    as_command = f"sys.argv = {program.split()}; from headwater.cli import main; main()"
+    runs = as_command if program.startswith("headwater ") else program
+    text = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {runs}"
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    imported = set(ran.stderr.split())
+    assert "headwater" in imported
+    assert imported & set(unused.split()) == set()
+
+
 def test_a_mistyped_command_gets_a_suggestion() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "headwater", "raed"], capture_output=True, text=True, timeout=60, check=False
