@@ -328,6 +328,8 @@ class History:
         await self._check_recovered(engine)
         await self._check_promises(clients, engine)
         await self._check_catalogue(engine)
+        if subscribers is not None:
+            subscribers.check()
         if subscribers is not None and (last or self.random.random() < 0.3):
             await subscribers.calm()
         if last or self.random.random() < 0.5:

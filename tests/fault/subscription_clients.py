@@ -58,6 +58,7 @@ NAMED = ("a", "json", "fork/2", "d/x", "nowhere")
 JSON = "application/json"
 REFUSED = (StorageFullError, OverloadedError)  # nothing was changed
 CALM_S = 400.0
+ANSWERS = ("done", "done", "accepted", "garbage", "failed", "failed", "error", "hang")  # of receivers
 
 
 def seams(rng: random.Random) -> tuple[tuple[Any, str, Any], ...]:
@@ -81,6 +82,7 @@ class SubscriptionWorld:
         self.known: dict[str, KnownSubscription] = {}
         self.wakes: list[tuple[KnownSubscription, KnownWake]] = []  # the newest last
         self.latest_ms = 0
+        self.down: set[str] = set()  # their receivers fail for so long that waits for a retry outlast a restart
 
 
 class Subscribers:
@@ -93,6 +95,8 @@ class Subscribers:
         self._disk = world.disk
         self._engine = engine
         self._is_calm = False
+        if self._random.random() < 0.5:
+            known.down = {name for name in IDS if self._random.random() < 0.4}
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._broken: list[BaseException] = []
@@ -624,11 +628,8 @@ class Subscribers:
             raise BrokenPromiseError(f"{where}: a webhook is repeated after it was done")
 
     async def _answer(self, known: KnownSubscription, wake: KnownWake, total_s: float) -> Answer:
-        kind = (
-            "done"
-            if self._is_calm
-            else self._random.choice(["done", "done", "accepted", "garbage", "failed", "failed", "error", "hang"])
-        )
+        kinds = ["failed", "error"] if known.id in self._known.down else ANSWERS
+        kind = "done" if self._is_calm else self._random.choice(kinds)
         wait_s = self._random.choice([0.0, 0.0, 0.01, 0.3, 0.9])
         await asyncio.sleep(min(wait_s, total_s))
         if kind == "failed":
