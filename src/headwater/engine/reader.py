@@ -79,6 +79,8 @@ class DurableReader:
         page = []
         for state in states:
             stream = self._catalogue.visible(state.path) or loaded_stream(state, durable=True)
+            if stream.live is not None:  # it does not expire, and so it must not be missing from this page either
+                self._writer.renew_if_watched(stream, now_ms)
             if stream.deleted is None and not stream.state.soft_deleted and not is_expired(stream.state, now_ms):
                 page.append(stream.info())
         return VisiblePage(tuple(page), next_after)

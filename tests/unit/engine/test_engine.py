@@ -713,6 +713,20 @@ def test_live_readers_renew_a_stream_durably() -> None:
     with_engine(body, store, clock=clock, limits=Limits(expiry_sweep_s=0.01))
 
 
+def test_a_list_has_a_stream_with_live_readers_that_was_not_renewed_yet() -> None:
+    clock = ManualClock()
+
+    async def body(engine: Engine) -> None:
+        await engine.execute(create(engine, "a", ttl_s=20))
+        await engine.execute(create(engine, "b", ttl_s=20))
+        engine.follow((await engine.info("a")).id, Reader())
+        clock.ms += 30_000  # and the sweep, which renews it, comes later
+        assert [stream.path for stream in (await engine.page("", "", 10)).streams] == ["a"]
+        assert (await engine.info("a")).deadline_ms == clock.ms + 20_000
+
+    with_engine(body, clock=clock, limits=Limits(expiry_sweep_s=3600))
+
+
 def test_a_renewal_on_a_full_disk_is_stored_later() -> None:
     clock, store = ManualClock(), MemoryStore()
 
