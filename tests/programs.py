@@ -24,8 +24,8 @@ _MISSING = re.compile(r"needs ([a-z-]+), which is not here: ")
 
 def program(name: str) -> str:
     """The path of a program. The test is skipped if it is not installed."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    return found or missing(name)
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    return path or missing(name)
 
 
 def missing(name: str) -> str:

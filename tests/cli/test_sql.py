@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -11,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +25,9 @@ from headwater.cli import failing
 from headwater.client import Client, Put
 from tests.cli.test_streams import run
 from tests.edges import memory_server
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 
+READ_S = 0.1  # how long to wait for output before the condition is checked again
 MESSAGES = [
     {"n": 1, "text": 'a "b", ü', "tree": {"x": [1]}, "part": 0.5},
     {"n": 2**60, "text": "line\nend\x1b[2J", "tree": None, "part": None},
@@ -201,28 +202,32 @@ class Terminal:
             command, env=environment, stdin=slave, stdout=slave, stderr=slave, preexec_fn=_interruptible
         )
         os.close(slave)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.text = ""
 
     def expect(self, wanted: str) -> str:
         """Read until a text appears, and return what came before it."""
-        ends = time.monotonic() + LIMIT_S
-        while wanted not in self.text:
-            assert time.monotonic() < ends, self.text
-            self.text += os.read(self._master, 65536).decode(errors="replace").replace("\r\n", "\n")
+        wait_until(lambda: self._shows(wanted), wanted)
         before, _, self.text = self.text.partition(wanted)
         return before
+
+    def _shows(self, wanted: str) -> bool:
+        if wanted not in self.text and select.select([self._master], [], [], READ_S)[0]:
+            text = self._decoder.decode(os.read(self._master, 65536))
+            self.text += text.replace("\r\n", "\n")
+        return wanted in self.text
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def interrupt_until(self, wanted: str) -> None:
         """Send SIGINT, again if need be: readline misses one that comes while it handles a key."""
-        ends = time.monotonic() + LIMIT_S
-        while wanted not in self.text:
-            assert time.monotonic() < ends, self.text
+
+        def is_interrupted() -> bool:
             self.process.send_signal(signal.SIGINT)
-            while wanted not in self.text and select.select([self._master], [], [], 3)[0]:
-                self.text += os.read(self._master, 65536).decode(errors="replace")
+            return any(self._shows(wanted) for _ in range(30))
+
+        wait_until(is_interrupted, wanted)
         self.text = ""
 
     def close(self) -> None:
