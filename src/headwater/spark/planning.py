@@ -287,18 +287,16 @@ class Planner:
             self._report_loss(path, before, str(error))
             return
         last = Position(before.offset if after.offset == BEGINNING else after.offset, after.skip, after.end)
-        following = self.after_snapshot(path, before)
+        following = self._after_snapshot(path, before)
         if following is not None and following not in cuts and not is_in_snapshot(last.offset):
             cuts = sorted([*cuts, following])
         for begin, end in pairwise([before, *map(Position, cuts), last]):
             if not StreamPlace(begin.offset, begin.skip).is_at(StreamPlace(end.offset, end.skip)):
                 yield self._range(path, begin, end, following if is_in_snapshot(begin.offset) else None)
 
-    def after_snapshot(self, path: str, place: StreamPlace) -> str | None:
+    def _after_snapshot(self, path: str, place: StreamPlace) -> str | None:
         """Where the stream continues after the snapshot that a place is in; None if it is in none."""
-        seen = self._catalogue.seen(path) if place.offset == BEGINNING else None
-        offset = place.offset if seen is None else seen.first_offset or BEGINNING
-        if not (is_in_snapshot(offset) and self._catalogue.extended):
+        if not (is_in_snapshot(place.offset) and self._catalogue.extended):
             return None
         return self._client.stream(path).splits(offset=place.offset, parts=1).snapshot_next
 
@@ -411,12 +409,8 @@ class _Walk:
         self.bytes = 0
 
     def bounded(self, share: BatchLimits) -> StreamPlace:
-        """The position after this many records or bytes, or the end of the snapshot that the range begins in: ranges
-        are cut there, so messages are counted from an offset on the same side."""
+        """The position after this many records or bytes."""
         end, (records, size) = self._end, share
-        following = self._planner.after_snapshot(self.path, self._start)
-        if following is not None and not is_in_snapshot(end.offset):
-            end = StreamPlace(following)
         if size is not None and not self._start.skip:
             near = self._planner.first_cut(self.path, self._start, end, size)
             if near is not None:
