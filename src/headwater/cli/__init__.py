@@ -86,6 +86,7 @@ COMMANDS = {  # with their panels in `headwater --help`
     "bench": _SERVER,
     "check": _SERVER,
     "restore": _SERVER,
+    "copy": _SERVER,
     "promote": _SERVER,
     "backup": _SERVER,
     "table": _TABLES,

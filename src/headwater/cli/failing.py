@@ -99,6 +99,7 @@ def _fail_directory(error: Exception) -> None:
     """Fail if the error is one of a data directory or a backup. Commands that have none do not import the store."""
     import sqlite3
 
+    from headwater.store.copying import CopyError
     from headwater.store.embedded.backup.failures import BackupError
     from headwater.store.embedded.journal import CorruptJournalError, DirectoryError, UnknownFormatError
 
@@ -106,7 +107,7 @@ def _fail_directory(error: Exception) -> None:
         fail(str(error), "Nothing was changed. See `headwater check --help` for how to verify and salvage it.")
     if isinstance(error, UnknownFormatError):
         fail(str(error), "Use another directory, or the version of Headwater that wrote this one.")
-    if isinstance(error, (BackupError, DirectoryError)):
+    if isinstance(error, (BackupError, CopyError, DirectoryError)):
         fail(str(error))  # says what to do
     if isinstance(error, sqlite3.DatabaseError):
         fail(f"the index of the data directory failed: {error}", "Check the disk, then: headwater check DIRECTORY")

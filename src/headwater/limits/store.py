@@ -20,6 +20,11 @@ COMPACT_RETRY_MAX_S = 3_600.0
 COMPACT_FIND_S = 0.05  # between two pages of streams, when the streams to compact are found at the start
 COMPACT_TIMEOUT_S = 300.0  # for one piece; a worker that takes longer is killed
 
+# Copies of stores.
+COPY_BATCH_BYTES = 4 * 1024 * 1024  # read and written at once
+COPY_STREAMS = 500  # written at once
+COPY_DOCUMENTS = 200
+
 # The store.
 CHUNK_BYTES = 1024 * 1024  # of a stream's bytes in one row of the index
 SMALL_CHUNK_BYTES = 64 * 1024  # smaller ones are merged

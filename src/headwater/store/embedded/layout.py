@@ -22,6 +22,7 @@ JOURNAL_DIR = "journal"
 INDEX_NAME = "index.db"
 FORMAT_NAME = "FORMAT"
 RESTORING = "restoring"  # a folder in a directory that is being restored, and is no data directory until the end
+COPYING = "copying"  # a file in a directory that is being made as a copy, with what it is a copy of
 STANDBY = "standby"  # a folder in a directory that follows a backup, and is no data directory until it is promoted
 
 _TEXT = "headwater data directory, format {}\n"
@@ -60,6 +61,13 @@ class StandbyError(DirectoryError):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(f"{directory} is a standby; promote it with: headwater promote {directory}")
+
+
+class UnfinishedCopyError(DirectoryError):
+    """A copy to the directory was interrupted, or is still running."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"{directory} is a copy that was not finished; run headwater copy again")
 
 
 class UnfinishedRestoreError(DirectoryError):
@@ -103,6 +111,8 @@ def check_finished(directory: Path) -> None:
     if not (directory / FORMAT_NAME).exists():
         if (directory / STANDBY).exists():
             raise StandbyError(directory)
+        if (directory / COPYING).exists():
+            raise UnfinishedCopyError(directory)
         if (directory / RESTORING).exists():
             raise UnfinishedRestoreError(directory)
 

@@ -32,7 +32,7 @@ def open_store(directory: Path, limits: Limits) -> EmbeddedStore:
             _create(directory)
         layout.check_format(directory)
         with layout.index_errors(directory):
-            return _recovered(directory, limits, lock)
+            return open_recovered(directory, limits, lock)
     except BaseException:
         lock.release()
         raise
@@ -63,7 +63,8 @@ def _create(directory: Path) -> None:
     layout.write_format(directory)
 
 
-def _recovered(directory: Path, limits: Limits, lock: locking.DirectoryLock) -> EmbeddedStore:
+def open_recovered(directory: Path, limits: Limits, lock: locking.DirectoryLock) -> EmbeddedStore:
+    """Open the store of a locked directory, which releases the lock when it is closed."""
     disk = RealDisk(directory / layout.JOURNAL_DIR)
     reserve = Reserve(RealDisk(directory), limits.disk_reserve_bytes)
     reserve.release()  # recovery may need the space; the store allocates it again
