@@ -23,7 +23,7 @@ WRITTEN = 3_000_000
 STEP = 20_000
 WARM, RUNS = 2, 5
 ALL_IN_ONE = 1 << 40  # bytes for a partition: only minPartitions counts
-GOAL = ">= 0.8"
+GOAL = ">= 0.85"  # of a source that receives the same bytes
 SINK_GOAL = ">= 0.4"
 
 
@@ -105,7 +105,17 @@ def _read(bench: Bench, spark: SparkSession, server: Server, text: Path) -> None
     received = rates["ready batches, bytes received"]
     note = "receives the bytes of the stream without parsing them: the maximum over HTTP on these cores"
     bench.note(Row(what, "ready batches, bytes received", received, "rows/s", received / base, "", note))
-    bench.note(Row(what, "headwater", rates["headwater"], "rows/s", rates["headwater"] / base, GOAL, "value alone"))
+    bench.note(
+        Row(
+            what,
+            "headwater",
+            rates["headwater"],
+            "rows/s",
+            rates["headwater"] / received,
+            GOAL,
+            "value alone, of bytes received",
+        )
+    )
     every = rates["headwater, all columns"]
     bench.note(Row(what, "headwater, all columns", every, "rows/s", every / base, "", "seven columns"))
     bench.note(Row(what, "spark.read.text", text_rate, "rows/s", text_rate / base, "", "a local file, one column"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # The Spark formats. Options override most of these.
+SPARK_LATEST_BYTES = 128 * 1024 * 1024  # of events that a task holds to leave out those that are replaced
 SPARK_PARTITION_BYTES = 128 * 1024 * 1024  # of a stream, for one task
 SPARK_PARTITION_ROWS = 1_000_000  # of a table, for one task
 SPARK_PARTITIONS_MAX = 200  # with more, small ranges of many streams share a task
@@ -46,7 +47,11 @@ PIPELINE_BUCKETS_SET_MAX = 65_536  # that can be set
 PIPELINE_BUCKET_STREAM_BYTES = 32 * 1024 * 1024  # of streams for each bucket of a new table: about 300,000 events
 PIPELINE_BUCKET_BYTES_MAX = 256 * 1024 * 1024  # of a bucket, which a task holds in memory: the job warns above it
 PIPELINE_BATCH_BYTES = 1024 * 1024 * 1024  # of streams in one batch: tasks hold the events of a bucket in memory
-PIPELINE_MERGE_EVENTS = 20_000  # a batch of at most this size is merged by the driver
+PIPELINE_DRIVER_EVENTS = 20_000  # a batch of at most this size is merged by the driver
+PIPELINE_DRIVER_EVENT_BYTES = 32 * 1024 * 1024  # of streams in such a batch, which the driver holds in memory
+PIPELINE_DRIVER_BYTES = 64 * 1024 * 1024  # of files that the driver rewrites for a batch; tasks rewrite more
+PIPELINE_DRIVER_STEP_BYTES = 4 * 1024 * 1024  # of files that a thread of the driver merges at once
+PIPELINE_DRIVER_THREADS = 8
 PIPELINE_BUCKET_FILES_MAX = 8  # average files per bucket above which a small batch rewrites its buckets
 PIPELINE_NESTED_DEPTH = 4  # of directories in which a job looks for other tables before it vacuums its own
 PIPELINE_RETAIN_H = 24  # how long files and log entries are kept that the current version does not need

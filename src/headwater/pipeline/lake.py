@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +31,8 @@ from headwater.pipeline.features import check_readable, check_writable, refuse_u
 from headwater.pipeline.locations import local_path
 
 _COMPRESSION = "zstd"
+_BUFFERED = 1024 * 1024  # bytes of a file
+_DISTINCT = frozenset({"key", "value"})  # columns that hardly repeat a value, so that a dictionary of values is no use
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -91,6 +94,21 @@ class TableBatch(msgspec.Struct, frozen=True):
             raise BatchReusedError(f"{how}: the checkpoint was set back, or another run of the job is active")
 
 
+class LocalFiles(msgspec.Struct, frozen=True):
+    """The files of a table on a disk of this machine, opened without delta-rs, which takes longer for small ones."""
+
+    directory: Path
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return pa.OSFile(str(self.directory / path), "rb")
+
+    def open_output_stream(self, path: str) -> BinaryIO:
+        """A new file."""
+        place = self.directory / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place.open("xb", buffering=_BUFFERED)
+
+
 class Lake(msgspec.Struct, frozen=True):
     """The location of a Delta table: a directory, or a URL for delta-rs, with credentials in the environment."""
 
@@ -105,7 +123,7 @@ class Lake(msgspec.Struct, frozen=True):
             table = DeltaTable(self.uri, version=version)
         except DeltaError as error:  # delta-rs has no class for a feature that it does not know
             if not isinstance(error, TableNotFoundError):
-                refuse_unknown(self.uri, self.files())
+                refuse_unknown(self.uri, pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri)))
             if "Unsupported" in str(error):
                 raise UnsupportedTableError(f"{self.uri} cannot be read: {error}") from error
             raise
@@ -140,16 +158,17 @@ class Lake(msgspec.Struct, frozen=True):
                 raise_if_key_not_exists=False,  # allow our own keys
             )
 
-    def files(self) -> pyarrow.fs.PyFileSystem:
-        """The file system below the table, for tasks and the driver."""
-        return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri))
+    def files(self) -> pyarrow.fs.PyFileSystem | LocalFiles:
+        """The files below the table, for tasks and the driver."""
+        directory = local_path(self.uri)
+        return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri)) if directory is None else LocalFiles(directory)
 
     def write(self, rows: pa.Table, partition: Mapping[str, str]) -> DataFile:
         """Write rows of one partition, without the partition columns, to a new file."""
         folder = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
         with self.files().open_output_stream(path) as sink:
-            pq.write_table(rows, sink, compression=_COMPRESSION)
+            pq.write_table(rows, sink, compression=_COMPRESSION, use_dictionary=_repeating(rows.schema))
             size = sink.tell()
         return DataFile(path, size, dict(partition), _stats(rows))
 
@@ -215,6 +234,11 @@ def telling_conflicts(lake: Lake, batch: TableBatch) -> Iterator[None]:
             message = f"batch {batch.number} of {lake.uri} was committed by another run of the job"
             raise JobConflictError(message) from error
         raise
+
+
+def _repeating(schema: pa.Schema) -> list[str]:
+    """The columns to store as numbers in a dictionary of their values."""
+    return [name for name in schema.names if name not in _DISTINCT]
 
 
 def _stats(rows: pa.Table) -> str:

@@ -18,6 +18,7 @@ from headwater.errors import DataLossError, InvalidEventError, MessageError, Sch
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import Position, byte_position
 from headwater.spark.decoding import VALUES, ColumnDecoder, Events, Values
+from headwater.spark.latest import check_columns, latest
 from headwater.spark.options import KEEPING, BadEvents, ReadOptions, StateReadOptions
 from headwater.spark.positions import StreamRange
 from headwater.spark.skipping import SkippedEvents
@@ -98,6 +99,12 @@ class RangeReader:
         self._is_ordered = self._is_timed or "order" in self._names
 
     def read(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
+        if self._state is None or not self._state.latest_only:
+            return self._read(part)
+        check_columns(self._names)
+        return latest(self._read(part))
+
+    def _read(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         of = part.snapshot_of
         if of is None:
             yield from self._rows(part)
@@ -137,10 +144,11 @@ class RangeReader:
 
     # Streams of messages
 
-    def _decoder(self) -> ColumnDecoder:
+    def _decoder(self, part: StreamRange) -> ColumnDecoder:
         if self._state is not None:
-            return Events(self._spark_schema, self._state, sized=self._is_ordered)
-        return Values(self._schema.field("value").type if "value" in self._names else pa.string(), self._is_ordered)
+            return Events(self._spark_schema, self._state, sized=self._is_ordered, is_checked=part.exact)
+        kind = self._schema.field("value").type if "value" in self._names else pa.string()
+        return Values(kind, self._is_ordered, is_checked=part.exact)
 
     def _events(self, part: StreamRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         position, at = 0, byte_position(part.start.offset)
@@ -176,7 +184,7 @@ class RangeReader:
 
     def _payloads(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         stream = self._client.stream(part.path, content_type=part.content_type)
-        decoder = self._decoder()
+        decoder = self._decoder(part)
         offset = part.start.offset
         if part.exact and can_fetch(stream.url):
             with contextlib.suppress(OSError, UnexpectedAnswerError, ValueError):

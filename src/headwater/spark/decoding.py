@@ -6,13 +6,15 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.client.columns.texts import check_text, sizes, text_column, texts
+from headwater.client.columns.cutting import ends_of
+from headwater.client.columns.texts import check_text, checked_text_column, sizes, text_column, texts
 from headwater.protocol.state.events import BadEvent, ChangeEvent, ControlEvent, EventDecoder, split_messages
 from headwater.spark.options import BadEvents, StateReadOptions
 from headwater.spark.values import TypedDecoder, ValueDecoder
@@ -30,13 +32,15 @@ class ColumnDecoder(Protocol):
 class Values:
     """Messages as JSON text, which Spark can parse."""
 
-    def __init__(self, value: pa.DataType, sized: bool = False) -> None:
+    def __init__(self, value: pa.DataType, sized: bool = False, *, is_checked: bool = False) -> None:
+        """`is_checked`: the server has checked the messages when they were appended, so that they need no parser."""
         self._value = value
         self._sized = sized
+        self._column = checked_text_column if is_checked else text_column
 
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """The column `value` and, if requested, `size`: the bytes of each message, including the comma."""
-        messages = text_column(text)
+        messages = self._column(text)
         columns = {"value": messages.cast(self._value)}
         if self._sized:
             columns["size"] = pc.add(pc.binary_length(messages).cast(pa.int64()), 1)
@@ -46,7 +50,9 @@ class Values:
 class Events:
     """Messages as state events."""
 
-    def __init__(self, schema: StructType, options: StateReadOptions, *, sized: bool = False) -> None:
+    def __init__(
+        self, schema: StructType, options: StateReadOptions, *, sized: bool = False, is_checked: bool = False
+    ) -> None:
         self._decoder = EventDecoder(msgspec.Raw)
         arrow = to_arrow_schema(schema, timezone="UTC")
         self._kinds = {name: arrow.field(name).type for name in arrow.names if name in _EVENT_COLUMNS}
@@ -56,6 +62,7 @@ class Events:
                 decoder = TypedDecoder if options.is_by_type and field.name == "value" else ValueDecoder
                 self._by_schema[field.name] = decoder(field.dataType, self._kinds[field.name])
         self._sized = sized
+        self._is_checked = is_checked  # as in `Values`
         self._options = options
         self._types = options.types  # the types to decode; None: all
         self._messages = options.bad_events is BadEvents.KEEP_MESSAGES  # whether all events have the column `message`
@@ -75,9 +82,10 @@ class Events:
         if keeps_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
         has_messages = self._messages or any(reasons)
-        messages = split_messages(text) if self._sized or has_messages else []
+        ends = ends_of(text) if self._sized and self._is_checked else None
+        messages = split_messages(text) if (self._sized and ends is None) or has_messages else []
         if self._sized:
-            columns["size"] = pa.array(sizes(messages))
+            columns["size"] = pa.array(sizes(messages) if ends is None else np.diff(ends, prepend=0))
         if self._types is not None:
             columns["wanted"] = pa.array([self._is_wanted(event) for event in events], pa.bool_())
         columns["bad"] = pa.array(reasons, pa.string())

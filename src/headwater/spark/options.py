@@ -237,6 +237,16 @@ class StateReadOptions(ReadOptions, frozen=True, kw_only=True):
         about("With `true`, a delete has the `value` of its event, if it fits the schema; otherwise it is null."),
     ] = False
 
+    latest_only: Annotated[
+        bool,
+        about(
+            "With `true`, a task leaves out events that a later event of the same type and key replaces in its range,"
+            " as far as it holds them in memory: the rows are the last event of each entity, and some earlier ones."
+            " Control events, bad events and the first event of each range stay. Needs the columns `type`, `key` and"
+            " `control`."
+        ),
+    ] = False
+
     @property
     def is_by_type(self) -> bool:
         """Whether each type has its own schema."""

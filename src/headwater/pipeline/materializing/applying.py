@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from headwater.errors import OptionError
 from headwater.pipeline.lake import DataFile, TableBatch
+from headwater.pipeline.materializing.buckets import BucketResult, BucketWork
 from headwater.pipeline.materializing.cuts import (
     Cuts,
     NewIncarnation,
@@ -26,7 +27,6 @@ from headwater.pipeline.materializing.cuts import (
     stream_rows,
 )
 from headwater.pipeline.materializing.in_driver import merge_in_driver
-from headwater.pipeline.materializing.in_tasks import BucketResult, BucketWork
 from headwater.pipeline.materializing.layout import Layout
 from headwater.pipeline.materializing.tables import (
     QUARANTINED,
@@ -42,7 +42,7 @@ Run: TypeAlias = Callable[[BucketWork], list[BucketResult]]  # merges every buck
 
 
 class Applier:
-    """Applies the batches of one job, one after the other, each with a MERGE or by buckets."""
+    """Applies the batches of one job, one after the other, each with a MERGE or by bucket."""
 
     def __init__(self, tables: Tables, layout: Layout) -> None:
         self._tables = tables
@@ -84,8 +84,8 @@ class Applier:
         commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(new_rows)
 
-    def apply_in_tasks(self, run: Run, batch: TableBatch, starts: Starts | None = None) -> None:
-        """Merge the buckets in tasks. The new files replace those that the tasks have read."""
+    def apply_by_bucket(self, run: Run, batch: TableBatch, starts: Starts | None = None) -> None:
+        """Merge the buckets that the batch changes. Their new files replace those that were read."""
         streams = self._known(batch)
         table = self._tables.rows.open()
         remembered = self._tables.remembered.open() if self._layout.sequence is not None else None

@@ -89,6 +89,8 @@ class EventColumns:
         settings = self._settings
         finds_bad = settings.keys != ("key",) or settings.sequence_by is not None  # among events the source accepts
         options = {"badEvents": "keepMessages" if finds_bad else "keep", "deleteValues": "true"}
+        if not (finds_bad or settings.is_history):
+            options["latestOnly"] = "true"  # no other event can be in the result
         if settings.schema is None:
             return options
         by_type = settings.schema if settings.type is None else json.dumps({settings.type: settings.schema})

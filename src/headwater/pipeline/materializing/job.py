@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
@@ -13,16 +14,17 @@ from headwater.pipeline.growth import GrowthWatch
 from headwater.pipeline.lake import TableBatch, telling_conflicts
 from headwater.pipeline.locations import absolute, check_apart, check_surroundings
 from headwater.pipeline.materializing.applying import Applier
+from headwater.pipeline.materializing.buckets import BucketResult, BucketWork, run_in_driver, run_in_tasks
 from headwater.pipeline.materializing.cuts import BatchStart, Starts
 from headwater.pipeline.materializing.events import EventColumns
-from headwater.pipeline.materializing.in_tasks import run_in_tasks
-from headwater.pipeline.materializing.layout import Layout
+from headwater.pipeline.materializing.layout import BUCKET, Layout
 from headwater.pipeline.materializing.settings import MaterializeSettings, settings_of
 from headwater.pipeline.materializing.tables import (
     Tables,
     buckets_for,
     files_of,
     group_of,
+    has_change_feed,
     has_many_files,
     prepare,
     tables_at,
@@ -106,12 +108,29 @@ class _Materializing:
             return
         self._applier = applier
         with telling_conflicts(self._tables.rows, batch):
-            self._apply(applier, self._columns.prepare(rows, number), batch, self._starts(spark, number))
+            starts = self._starts(spark, number)
+            size = self._size(spark, number, starts)
+            self._apply(applier, self._columns.prepare(rows, number), batch, starts, size)
         tables = self._tables
         if self._growth is not None and not self._growth.is_done:
             by_bucket = files_of(tables.rows.open()).values()
             self._growth.note({file.path: file.size for files in by_bucket for file in files})
         self._upkeep.after(number, (tables.rows, tables.remembered, tables.streams, tables.quarantine))
+
+    def _size(self, spark: SparkSession, number: int, starts: Starts) -> int | None:
+        """The bytes of streams in a batch. None if offsets do not count bytes, or if a stream is not continued."""
+        size = 0
+        for path, end in ends_of(spark, self._checkpoint, number).items():
+            life, position, start = incarnation(end.offset), byte_position(end.offset), starts.get(path)
+            if life is None or position is None or is_in_snapshot(end.offset):
+                return None
+            if start is None:
+                size += position
+            elif start.incarnation == int(life):
+                size += max(0, position - start.position)
+            else:
+                return None
+        return size
 
     def _starts(self, spark: SparkSession, number: int) -> dict[str, BatchStart]:
         """Where the batch starts in each stream, as far as offsets count bytes. Events of a snapshot are ordered by the
@@ -124,14 +143,28 @@ class _Materializing:
                 starts[path] = BatchStart(int(life), position)
         return starts
 
-    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: Starts) -> None:
+    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: Starts, size: int | None) -> None:
         path = self._settings.path
         if path == "merge":
             applier.apply_in_driver(events.toArrow(), batch, starts)
             return
-        if path == "auto" and not has_many_files(self._tables.rows):
-            some = events.limit(limits.PIPELINE_MERGE_EVENTS + 1).toArrow()
-            if some.num_rows <= limits.PIPELINE_MERGE_EVENTS:
-                applier.apply_in_driver(some, batch, starts)
-                return
-        applier.apply_in_tasks(lambda work: run_in_tasks(events, work), batch, starts)
+        few = self._few(events, size)
+        rows = self._tables.rows
+        if few is not None and path == "auto" and has_change_feed(rows) and not has_many_files(rows):
+            applier.apply_in_driver(few, batch, starts)  # the feed then has the changes only, and no rewritten rows
+            return
+
+        def run(work: BucketWork) -> list[BucketResult]:
+            if few is not None and work.size(set(few.column(BUCKET).to_pylist())) <= limits.PIPELINE_DRIVER_BYTES:
+                return run_in_driver(few, work)
+            return run_in_tasks(events, work)
+
+        applier.apply_by_bucket(run, batch, starts)
+
+    def _few(self, events: DataFrame, size: int | None) -> pa.Table | None:
+        """The events of a small batch. `size`: how many bytes of streams it has, as far as that is known."""
+        if size is not None and size > limits.PIPELINE_DRIVER_EVENT_BYTES:
+            return None
+        events_max = limits.PIPELINE_DRIVER_EVENTS
+        some = events.limit(events_max + 1).toArrow()
+        return some if some.num_rows <= events_max else None

@@ -185,6 +185,12 @@ def has_many_files(lake: Lake) -> bool:
     return sum(map(len, by_bucket)) > limits.PIPELINE_BUCKET_FILES_MAX * max(1, len(by_bucket))
 
 
+def has_change_feed(lake: Lake) -> bool:
+    """Whether the table tells readers its changes."""
+    properties = lake.open().metadata().configuration
+    return str(properties.get("delta.enableChangeDataFeed")).lower() == "true"
+
+
 _ACTION_COLUMNS = ("path", "size_bytes", f"partition.{BUCKET}")
 
 
@@ -196,7 +202,7 @@ def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema) -> pa.T
     storage = lake.files()
     for file in files:
         with storage.open_input_file(file.path) as source:
-            rows = pq.read_table(source, partitioning=None)
+            rows = pq.ParquetFile(source).read(use_threads=False)
         if CURRENT in file.partition:
             rows = rows.append_column(CURRENT, pa.repeat(pa.scalar(file.partition[CURRENT] == "true"), rows.num_rows))
         if BUCKET in schema.names:

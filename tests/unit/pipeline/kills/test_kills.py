@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from headwater.client import Client
-from headwater.pipeline.materializing import in_tasks
+from headwater.pipeline.materializing import buckets
 from tests.servers import Server
 from tests.unit.pipeline.kills.effects import Effect, live, observing, sites
 from tests.unit.pipeline.kills.stages import SCENES, SCENES_OF_STREAMS, Make, PublishedAfterRefusal
@@ -101,7 +101,7 @@ def test_a_kill_shows_a_job_that_repeats_itself(
     tmp_path: Path, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the batches of kept events, a history that is killed between two commits loses the ends of rows."""
-    monkeypatch.setattr(in_tasks, "kept_before", lambda kept, _: kept)
+    monkeypatch.setattr(buckets, "kept_before", lambda kept, _: kept)
     with pytest.raises(AssertionError, match=r"Lake.commit: .*, before .*Lake.commit: "):
         kill_at(at_commits, "materialize-buckets-scd2-sequence", tmp_path, server, client)
 

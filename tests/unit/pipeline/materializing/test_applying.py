@@ -19,8 +19,8 @@ from headwater.pipeline.checkpoints import hash_of_range
 from headwater.pipeline.lake import TableBatch
 from headwater.pipeline.materializing import applying, in_driver
 from headwater.pipeline.materializing.applying import Applier
+from headwater.pipeline.materializing.buckets import BucketResult, BucketWork, run_in_driver
 from headwater.pipeline.materializing.cuts import BatchStart
-from headwater.pipeline.materializing.in_tasks import BucketResult, BucketWork
 from headwater.pipeline.materializing.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materializing.settings import MaterializeSettings
 from headwater.pipeline.materializing.tables import Tables, prepare, tables_at
@@ -112,13 +112,14 @@ def in_buckets(events: pa.Table) -> Callable[[BucketWork], list[BucketResult]]:
         buckets = set(events.column(BUCKET).to_pylist())
         if work.cuts.new:
             buckets |= {*work.rows, *work.remembered}
-        return [work.run(with_bucket(events.filter(pc.equal(events.column(BUCKET), one)), one)) for one in buckets]
-
-    def with_bucket(rows: pa.Table, bucket: int) -> pa.Table:
-        empty = {name: [bucket if name == BUCKET else None] for name in rows.column_names}
-        return pa.concat_tables([rows, pa.table(empty, schema=rows.schema)])
+        return [work.run([one], events.filter(pc.equal(events.column(BUCKET), one))) for one in sorted(buckets)]
 
     return run
+
+
+def in_threads(events: pa.Table) -> Callable[[BucketWork], list[BucketResult]]:
+    """Merge all buckets as the driver does."""
+    return lambda work: run_in_driver(events, work)
 
 
 class Killer:
@@ -168,7 +169,7 @@ def run(
                 if taken == "merge":
                     applier.apply_in_driver(events, batch)
                 else:
-                    applier.apply_in_tasks(in_buckets(events), batch)
+                    applier.apply_by_bucket(chance.choice([in_buckets, in_threads])(events), batch)
                 break
             except KilledError:
                 applier = Applier(tables, layout)
@@ -240,7 +241,7 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
         if path == "merge":
             applier.apply_in_driver(prepared(rows), TableBatch(job, number, made_of=number), starts)
         else:
-            applier.apply_in_tasks(in_buckets(prepared(rows)), TableBatch(job, number, made_of=number), starts)
+            applier.apply_by_bucket(in_buckets(prepared(rows)), TableBatch(job, number, made_of=number), starts)
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     return sorted(row["key"] for row in rows if row.get("is_current", True))
 
@@ -309,7 +310,7 @@ def test_the_changes_in_a_change_data_feed_add_up_to_the_table(tmp_path: Path, p
         if path == "merge" or (path == "both" and chance.random() < 0.5):
             applier.apply_in_driver(events, batch)
         else:
-            applier.apply_in_tasks(in_buckets(events), batch)
+            applier.apply_by_bucket(in_buckets(events), batch)
         TableUpkeep(2, 1).after(number, [tables.rows])
     table = tables.rows.open()
     names, feed = table.to_pyarrow_table().column_names, pa.table(table.load_cdf(starting_version=1).read_all())
@@ -334,7 +335,7 @@ def test_a_stream_that_is_read_again_from_its_beginning(tmp_path: Path, path: st
         if path == "merge":
             applier.apply_in_driver(events, batch, starts)
         else:
-            applier.apply_in_tasks(in_buckets(events), batch, starts)
+            applier.apply_by_bucket(in_buckets(events), batch, starts)
 
     applier = Applier(tables, layout)
     take(applier, 0, [change(1, 0, "k"), change(1, 20, "l"), change(1, 40, "m")], {})
@@ -370,7 +371,7 @@ def test_a_snapshot_replaces_the_state(tmp_path: Path, path: str, is_history: bo
         if path == "merge":
             applier.apply_in_driver(events, batch, starts)
         else:
-            applier.apply_in_tasks(in_buckets(events), batch, starts)
+            applier.apply_by_bucket(in_buckets(events), batch, starts)
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     assert sorted(row["key"] for row in rows if row.get("is_current", True)) == ["l", "n", "o", "p"]
     if is_history:  # the rows of before are closed where the snapshot begins
@@ -407,7 +408,7 @@ def test_a_stream_that_was_created_again_is_known_by_its_incarnation(
         if path == "merge":
             applier.apply_in_driver(events, batch, starts)
         else:
-            applier.apply_in_tasks(in_buckets(events), batch, starts)
+            applier.apply_by_bucket(in_buckets(events), batch, starts)
     assert sorted(row["key"] for row in tables.rows.open().to_pyarrow_table().to_pylist()) == keys
 
 
@@ -422,7 +423,7 @@ def test_a_batch_that_changes_no_row_is_committed_to_the_table(tmp_path: Path, p
         if path == "merge":
             applier.apply_in_driver(events, batch)
         else:
-            applier.apply_in_tasks(in_buckets(events), batch)
+            applier.apply_by_bucket(in_buckets(events), batch)
         assert tables.rows.open().transaction_version("job") == number
     assert [row["key"] for row in tables.rows.open().to_pyarrow_table().to_pylist()] == ["k"]
 

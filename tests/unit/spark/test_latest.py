@@ -1,0 +1,80 @@
+"""Of the events of a range, the last one of each entity stays, and everything that is not a change of one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headwater import limits
+from headwater.errors import SchemaError
+from headwater.spark.latest import check_columns, latest
+
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("type", "key", "control", "bad")]
+    + [("position", pa.int64()), ("pad", pa.binary())]
+)
+
+
+def batches(chance: random.Random, count: int, keys: int) -> list[pa.RecordBatch]:
+    rows: list[dict[str, Any]] = []
+    for position in range(count):
+        row = {"type": chance.choice("tu"), "key": str(chance.randrange(keys)), "position": position}
+        happening = chance.random()
+        if happening < 0.05:
+            row = {"control": "reset", "position": position}
+        elif happening < 0.1:
+            row["bad"] = "no value"
+        elif happening < 0.12:
+            row = {"bad": "no object", "position": position}
+        rows.append({**row, "pad": bytes(100)})
+    cuts = sorted({0, count, *(chance.randrange(count) for _ in range(7))})
+    parts = [pa.RecordBatch.from_pylist(rows[a:b], SCHEMA) for a, b in itertools.pairwise(cuts)]
+    return [pa.RecordBatch.from_pylist([], SCHEMA), *parts]
+
+
+def positions(parts: list[pa.RecordBatch]) -> list[int]:
+    return [row["position"] for part in parts for row in part.to_pylist()]
+
+
+def expected(rows: list[dict[str, Any]]) -> list[int]:
+    last: dict[tuple[str, str], int] = {}
+    others = {rows[0]["position"]} if rows else set()
+    for row in rows:
+        if row["control"] is not None or row["bad"] is not None:
+            others.add(row["position"])
+        else:
+            last[row["type"], row["key"]] = row["position"]
+    return sorted(others | set(last.values()))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_event_of_each_entity(seed: int) -> None:
+    chance = random.Random(seed)
+    parts = batches(chance, chance.randint(1, 400), chance.choice([1, 10, 1000]))
+    assert positions(list(latest(parts))) == expected([row for part in parts for row in part.to_pylist()])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_with_little_memory_no_last_event_is_lost_and_the_order_stays(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SPARK_LATEST_BYTES", 2_000)
+    chance = random.Random(seed)
+    parts = batches(chance, 300, 20)
+    found = positions(list(latest(parts)))
+    assert found == sorted(set(found))
+    assert len(found) < 300
+    assert set(expected([row for part in parts for row in part.to_pylist()])) <= set(found)
+
+
+def test_no_events() -> None:
+    assert positions(list(latest([]))) == []
+
+
+def test_a_schema_without_the_columns_that_it_needs() -> None:
+    with pytest.raises(SchemaError, match="latestOnly needs the columns type, key, control; the schema lacks control"):
+        check_columns(["key", "type", "value"])
