@@ -76,7 +76,7 @@ class Bench:
                 state = self.states[event.id]
                 expects[event.id] = state.version
                 if isinstance(event, Deleted):
-                    expects.setdefault(state.path, state.version)
+                    expects.setdefault(state.path, state.id)
         return expects
 
     def _evolve(self, event: Event) -> StreamState | Document | None:

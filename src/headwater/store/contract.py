@@ -57,13 +57,13 @@ class DocumentKey(NamedTuple):
 
 
 Key: TypeAlias = int | str | DocumentKey
-"""What has a version: a stream by its id, a path, which has the version of the stream that is there, or a document."""
+"""What has a version: a stream, named by its id; a path, whose version is the id of the stream there; a document."""
 
 Expects: TypeAlias = Mapping[Key, int]
 """What a record was decided on: the version of each stream and document that was read or is changed; 0: there was none.
 
 Streams are named by their id, also a created one, with 0. A path is named if nothing was found there, with 0, and if
-the record deletes the stream that is there, with its version. Versions of documents are those of `version_of`."""
+the record deletes the stream that is there, with its id. Versions of documents are those of `version_of`."""
 
 
 class Commit(msgspec.Struct, gc=False):
@@ -259,8 +259,7 @@ class SharedStore(Store, Protocol):
     """
 
     async def changed(self, known: Expects) -> dict[Key, int]:
-        """Of these, the ones that have another version now, with it. The version 0: it does not exist. A path has the
-        version of the stream that is there."""
+        """Of these, the ones that have another version now, with it. The version 0: it does not exist."""
 
     async def locked(self, keys: Collection[Key]) -> dict[Key, StreamState | Document | None]:
         """The present states of all these keys. Until the next commit of this server that expects any of them, other
