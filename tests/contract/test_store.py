@@ -566,6 +566,46 @@ def test_a_fork_reads_what_its_source_trimmed(run: Run) -> None:
     run(body)
 
 
+def test_a_fork_does_not_bring_back_what_was_freed_before_it(run: Run) -> None:
+    """Between what an earlier fork reads and what it reads itself."""
+
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),), *[bench.append(1, 1000, b"%02d" % n) for n in range(30)])
+        await bench.commit((ForkAdded(1, 10), created(2, "b", lineage=(Span(1, 0, 10),))))
+        await bench.commit((Trimmed(1, 40, 1000, 58, 0, 40),))
+        await bench.commit(bench.append(1, 2000, b"30"))
+        await bench.commit((ForkAdded(1, 50), created(3, "c", lineage=(Span(1, 0, 50),), first=40)))
+        await bench.commit((Trimmed(1, 56, 1000, 60, 0, 16),))
+        await bench.commit((ForkAdded(1, 56), created(4, "d", lineage=(Span(1, 0, 56),), first=56)))  # has none of it
+        await bench.commit(bench.append(1, 2000, b"31"))
+        state = await bench.store.load("a")
+        assert state is not None
+        assert state.unread == ((10, 40), (50, 56))
+        assert await bench.read(1, 0, 10, 100) == b"0001020304"
+        assert await bench.read(1, 40, 50, 100) == b"2021222324"
+        await bench.commit((Deleted(2), ForkReleased(1)), (Deleted(3), ForkReleased(1)), (Deleted(4), ForkReleased(1)))
+        state = await bench.store.load("a")
+        assert state is not None
+        assert state.unread == ((0, 56),)
+
+    run(body)
+
+
+def test_a_fork_after_one_that_inherits_nothing_reads_what_is_left(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a"),), *[bench.append(1, 1000, b"%02d" % n) for n in range(20)])
+        await bench.commit((Trimmed(1, 10, 1000, 38, 0, 10),))
+        await bench.commit((ForkAdded(1, 10), created(2, "b", lineage=(Span(1, 0, 10),), first=10)))
+        await bench.commit((Trimmed(1, 20, 1000, 38, 0, 10),))
+        await bench.commit((ForkAdded(1, 30), created(3, "c", lineage=(Span(1, 0, 30),), first=20)))
+        await bench.commit((Trimmed(1, 36, 1000, 38, 0, 16),))
+        state = await bench.store.load("a")
+        assert state is not None
+        assert state.unread == ((0, 20), (30, 36))
+
+    run(body)
+
+
 def test_streams_with_something_to_trim_are_due(run: Run) -> None:
     async def body(bench: Bench) -> None:
         await bench.commit(

@@ -64,7 +64,8 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     first: int = 0  # position of the first record that is there; what was before it is trimmed
     trimmed_seqno: int = 0  # of a table: the last row that was trimmed
     inherited_from: int = 0  # forks may read its own bytes from here,
-    inherited_end: int = 0  # up to here
+    inherited_end: int = 0  # up to here,
+    inherited_gaps: tuple[tuple[int, int], ...] = ()  # but not between these: trimmed before the next fork was made
     retention: Retention | None = None
     first_ms: int = (
         0  # when the first record was appended; with `last` and `counted` only known if there is a retention
@@ -93,7 +94,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             return ()
         if self.inherited_end <= max(start, self.inherited_from):  # there are no forks, or they inherit nothing
             return ((start, first),)
-        ranges = ((start, self.inherited_from), (max(start, self.inherited_end), first))
+        ranges = ((start, self.inherited_from), *self.inherited_gaps, (max(start, self.inherited_end), first))
         return tuple([one for one in ranges if one[0] < one[1]])
 
     def is_unread(self, low: int, high: int) -> bool:
@@ -293,14 +294,26 @@ def _count(state: StreamState, retention: Retention, position: int, at_ms: int, 
 
 def _count_fork(state: StreamState, event: ForkAdded | ForkReleased) -> None:
     if isinstance(event, ForkAdded):
-        if not state.forks:
-            state.inherited_from = state.first
         state.forks += 1
-        state.inherited_end = max(state.inherited_end, event.end)
+        _let_inherit(state, event.end)
     else:
         state.forks -= 1
         if not state.forks:
             state.inherited_from = state.inherited_end = 0
+            state.inherited_gaps = ()
+
+
+def _let_inherit(state: StreamState, end: int) -> None:
+    """Let forks read up to a position. What was trimmed between earlier forks and this one stays unread: the store may
+    have freed it."""
+    before = max(state.start, state.inherited_end)
+    if end <= state.first:
+        return
+    if before <= max(state.start, state.inherited_from):  # earlier forks inherit none of its own bytes
+        state.inherited_from = state.first
+    elif before < state.first:
+        state.inherited_gaps += ((before, state.first),)
+    state.inherited_end = max(state.inherited_end, end)
 
 
 def _trim(state: StreamState, event: Trimmed) -> None:
