@@ -1,4 +1,5 @@
-"""`make smoke`: build the wheel and the sdist, install each into a clean environment, and run a first program.
+"""`make smoke`: build the wheel and the sdist, install each into a clean environment, and run a first program, which
+also loads all files of the console.
 
 python -m tools.smoke [--no-spark]
 """
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 
 FIRST = """
-import subprocess, sys, headwater
+import re, subprocess, sys, headwater, urllib.request
 from pathlib import Path
 from headwater.client import Client
 
@@ -31,6 +32,13 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             stream.create()
             stream.append_many([{"n": n} for n in range(3)])
             assert stream.read().all() == [{"n": 0}, {"n": 1}, {"n": 2}]
+            with urllib.request.urlopen(f"{url}/console") as answer:
+                page = answer.read().decode()
+            files = re.findall(r'"(console/[^"]+)"', page)
+            assert len(files) > 10, files
+            for file in files:
+                with urllib.request.urlopen(f"{url}/{file}") as answer:
+                    assert answer.read(), file
             if "spark" in sys.argv:
                 import headwater.spark
                 spark = headwater.spark.session("smoke", master="local[1]")
