@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from headwater.pipeline import archive, materialize
 from headwater.spark import current_state, session
 
 EVENTS, KEYS = 5_000_000, 500_000
+PLAIN = "plain Spark to Parquet"
 STEP = 20_000
 STATES = (10_000, 100_000, 1_000_000)  # keys that a table has before a batch
 BUCKETS, BATCH_KEYS, BATCHES = 1_024, 1_000, 5
@@ -31,6 +33,33 @@ BATCH_GOAL = "<= 1,000"  # ms, for random keys in the largest table
 
 
 def run_pipeline(bench: Bench) -> None:
+    with _started() as (spark, server, directory):
+        _append(server, "state", _events(EVENTS, KEYS))
+        _archive(bench, spark, server, directory)
+        _materialize(bench, spark, server, directory)
+        _growth(bench, spark, server, directory)
+
+
+def run_archive(bench: Bench) -> None:
+    """This and the next two are the parts of the bench with goals, each of which takes a few minutes."""
+    with _started() as (spark, server, directory):
+        _append(server, "state", _events(EVENTS, KEYS))
+        _archive(bench, spark, server, directory)
+
+
+def run_upsert(bench: Bench) -> None:
+    with _started() as (spark, server, directory):
+        _append(server, "state", _events(EVENTS, KEYS))
+        _materialize(bench, spark, server, directory, ("read only", PLAIN, "buckets"))
+
+
+def run_batches(bench: Bench) -> None:
+    with _started() as (spark, server, directory):
+        _growth(bench, spark, server, directory, STATES[-1:])
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[tuple[SparkSession, Server, Path]]:
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as name:
         directory = Path(name)
         with headwater("--data-dir", str(directory / "data")) as server:
@@ -38,10 +67,7 @@ def run_pipeline(bench: Bench) -> None:
             spark = session("bench", master="local[2]", config=config)
             spark.sparkContext.setLogLevel("ERROR")
             try:
-                _append(server, "state", _events(EVENTS, KEYS))
-                _archive(bench, spark, server, directory)
-                _materialize(bench, spark, server, directory)
-                _growth(bench, spark, server, directory)
+                yield spark, server, directory
             finally:
                 spark.stop()
 
@@ -97,7 +123,9 @@ def _archive(bench: Bench, spark: SparkSession, server: Server, directory: Path)
     )
 
 
-def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+def _materialize(
+    bench: Bench, spark: SparkSession, server: Server, directory: Path, only: Collection[str] = ()
+) -> None:
     numbers = itertools.count()
 
     def read(kind: str, schema: str | None = None) -> DataFrame:
@@ -123,7 +151,7 @@ def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: P
     typed = {"schema": "id BIGINT, name STRING, n BIGINT", "type": "t"}
     works = {
         "read only": to_nothing,
-        "plain Spark to Parquet": by_spark,
+        PLAIN: by_spark,
         "buckets": run(path="buckets"),
         "buckets, with a schema": run(path="buckets", **typed),
         "buckets, by sequence": run(path="buckets", **typed, sequence_by="n"),
@@ -132,20 +160,20 @@ def _materialize(bench: Bench, spark: SparkSession, server: Server, directory: P
     }
     rates = {}
     for name, work in works.items():
+        if only and name not in only:
+            continue
         runs = [EVENTS / _took_s(work) for _ in range(1 if name == "merge" else 2)]
         rates[name] = max(runs)
-    base = rates["plain Spark to Parquet"]
+    base = rates[PLAIN]
     for name, rate in rates.items():
         goal = GOAL if name == "buckets" else ""
-        note = {"plain Spark to Parquet": "all events at once, no later batch", "merge": "batches of 16 MiB"}.get(
-            name, ""
-        )
+        note = {PLAIN: "all events at once, no later batch", "merge": "batches of 16 MiB"}.get(name, "")
         bench.note(Row(what, name, rate, "events/s", rate / base if rate is not base else None, goal, note))
 
 
-def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path) -> None:
+def _growth(bench: Bench, spark: SparkSession, server: Server, directory: Path, states: Sequence[int] = STATES) -> None:
     """The time of a batch in tables of increasing size: with keys in 16 buckets, and with keys in all buckets."""
-    for keys in STATES:
+    for keys in states:
         path = f"state-{keys}"
         _append(server, path, (_event(key, 0) for key in range(keys)))
         table = str(directory / path)

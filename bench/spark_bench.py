@@ -27,6 +27,20 @@ GOAL = ">= 0.85"  # of a source that receives the same bytes
 SINK_GOAL = ">= 0.4"
 
 
+def run_source(bench: Bench) -> None:
+    """The part of the bench about reading a stream, which takes a few minutes."""
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as name:
+        directory = Path(name)
+        with headwater("--data-dir", str(directory / "data")) as server:
+            _fill(server, directory / "messages.txt")
+            spark = session("bench", master="local[2]", config={"spark.driver.memory": "4g"})
+            spark.sparkContext.setLogLevel("ERROR")
+            try:
+                _read(bench, spark, server, directory / "messages.txt")
+            finally:
+                spark.stop()
+
+
 def run_spark(bench: Bench) -> None:
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as name:
         directory = Path(name)

@@ -1,8 +1,9 @@
 """Archives streams in a Delta table of raw records, each once. `replay` writes them back.
 
-A batch is one commit: tasks write files, and the driver commits them with the number of the batch. A second table has
-the metadata of the streams: their content types, and which are closed. A stream is marked closed after the commit of
-its last rows.
+A batch is one commit: tasks write files, and the driver commits them with the number of the batch. The job has a source
+of its own: a task that reads a range writes its rows to files at once, and Spark only sees the names of these. A second
+table has the metadata of the streams: their content types, and which are closed. A stream is marked closed after the
+commit of its last rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from headwater import limits
 from headwater.client import StreamInfo
@@ -32,7 +36,12 @@ from headwater.pipeline.sources import JobSource
 from headwater.pipeline.upkeep import TableUpkeep
 from headwater.positions import BEGINNING, byte_position, incarnation, is_original
 from headwater.spark.connection import ConnectionOptions
-from headwater.spark.positions import StreamPlace
+from headwater.spark.formats import DurableStreamsFormat
+from headwater.spark.options import ReadOptions, read_options
+from headwater.spark.planning import from_json
+from headwater.spark.positions import StreamPlace, StreamRange
+from headwater.spark.querying import TaskInput
+from headwater.spark.sources import StreamReader
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +60,7 @@ SCHEMA = pa.schema(
         ("date", pa.date32()),
     ]
 )
+_ROWS = from_arrow_schema(pa.schema([SCHEMA.field(name) for name in COLUMNS]))
 STREAMS_SCHEMA = pa.schema(
     [
         ("stream", pa.string()),
@@ -75,7 +85,8 @@ def start(spark: SparkSession, options: ArchiveOptions) -> StreamingJob:
     check_file_system(spark, place)
     if not has_begun(place):
         source.check_streams()
-    rows = source.rows(spark, "durable-streams", is_first=not has_begun(place), valueType="binary").select(*COLUMNS)
+    spark.dataSource.register(ArchiveFormat)
+    rows = source.rows(spark, ArchiveFormat.name(), is_first=not has_begun(place), schema=_FILES, archive=table)
     upkeep = TableUpkeep(options.compact_every, options.retain_hours)
     archiving = _Archiving(Lake(table), source, place, upkeep)
     archiving.open()
@@ -99,7 +110,6 @@ class _Archiving:
         self._upkeep = upkeep
         self._streams = _Streams(beside, source)
         self._group = TableGroup(lake, {"streams": beside}, checkpoint)
-        self._counts_bytes: bool | None = None  # whether the offsets of the server do; None: not known yet
 
     def open(self) -> None:
         """Check that the tables can be used and belong to the checkpoint and the server, and create them."""
@@ -113,7 +123,9 @@ class _Archiving:
         _add_columns(self._lake.create(SCHEMA, ["date"], self._group.properties()), SCHEMA)
         self._streams.note(tails, {})
 
-    def work(self, rows: DataFrame, number: int, job: str) -> None:
+    def work(self, rows: DataFrame, number: int, job: str) -> int:
+        """Returns how many rows were archived."""
+        row_count = 0
         table = self._group.open()
         spark, ends = rows.sparkSession, ends_of(rows.sparkSession, self._checkpoint, number)
         batch = TableBatch(job, number, range_of(spark, self._checkpoint, number))
@@ -122,11 +134,8 @@ class _Archiving:
             before = range_of(spark, self._checkpoint, number - 1) if number else None
             self._group.check_before(table, batch, before)
             self._streams.note_new(ends)
-            if self._counts_bytes is None:
-                self._counts_bytes = self._source.counts_bytes(ends)
-            unlinked = None if self._counts_bytes is not False else ends
-            writer = FileWriter(self._lake, self._source.reading(), unlinked)
-            written = rows.mapInArrow(writer, "file STRING, firsts STRING").collect()
+            written = rows.collect()
+            row_count = sum(row.row_count for row in written)
             files = [msgspec.json.decode(row.file, type=DataFile) for row in written if row.file is not None]
             firsts = [msgspec.json.decode(row.firsts, type=dict[str, str]) for row in written if row.firsts is not None]
             starts = ends_of(spark, self._checkpoint, number - 1) if number else {}
@@ -136,6 +145,7 @@ class _Archiving:
                 self._lake.commit(table, files, batch=batch)  # also without rows: the table has every batch
         self._streams.note(self._source.tails_after(ends), ends)
         self._upkeep.after(number, [self._lake])
+        return row_count
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -171,8 +181,51 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> DeltaTable:
     return table
 
 
+_FILES = "file STRING, firsts STRING, row_count BIGINT"  # what tasks tell the driver
+
+
+class ArchiveFormat(DurableStreamsFormat):
+    """The source of the job: its rows are the files that its tasks have written."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "durable-streams-archive"
+
+    def schema(self) -> str:
+        return _FILES
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        texts = {name: text for name, text in self.options.items() if name.lower() != "archive"}
+        return ArchiveReader(read_options(texts, bounded=False, state=False), Lake(self.options["archive"]))
+
+
+class ArchiveInput(TaskInput):
+    """The input of a task. `ends`: the ends of the batch, if the offsets of the server do not count bytes."""
+
+    def __init__(self, ranges: Sequence[StreamRange], ends: Mapping[str, StreamPlace] | None) -> None:
+        super().__init__(ranges)
+        self.ends = ends
+
+
+class ArchiveReader(StreamReader):
+    """Reads batches of streams, and writes the rows of each task to files of the table."""
+
+    def __init__(self, options: ReadOptions, lake: Lake) -> None:
+        super().__init__(options, _ROWS)
+        self._lake = lake
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        inputs = [one for one in super().partitions(start, end) if isinstance(one, TaskInput)]
+        ends = None if all(part.exact for one in inputs for part in one.ranges) else from_json(end)
+        return [ArchiveInput(one.ranges, ends) for one in inputs]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, ArchiveInput):  # otherwise Spark's own, if there is nothing to read
+            yield from FileWriter(self._lake, self._options, partition.ends)(super().read(partition))
+
+
 class FileWriter:
-    """Writes the rows of a task to files of the table. Pickled for the tasks."""
+    """Writes the rows of a task to files of the table."""
 
     def __init__(self, lake: Lake, connection: ConnectionOptions, ends: Mapping[str, StreamPlace] | None) -> None:
         self._lake = lake
@@ -190,8 +243,10 @@ class FileWriter:
                 for stream, first in _firsts(rows):
                     firsts[stream] = min(first, firsts.get(stream, first))
                 dates = pc.fill_null(pc.cast(rows["timestamp"], pa.date32()), pa.scalar(today, pa.date32()))
-                for date in pc.unique(dates):
-                    held.setdefault(str(date), []).append(rows.filter(pc.equal(dates, date)))
+                of_all = pc.unique(dates)
+                for date in of_all:
+                    of_date = rows if len(of_all) == 1 else rows.filter(pc.equal(dates, date))
+                    held.setdefault(str(date), []).append(of_date)
                 size += rows.nbytes
                 if size > limits.PIPELINE_FILE_BYTES:
                     yield self._write(held)
@@ -199,19 +254,22 @@ class FileWriter:
         if held:
             yield self._write(held)
         if firsts:
-            yield _written([None], [msgspec.json.encode(firsts).decode()])
+            yield _written([(None, msgspec.json.encode(firsts).decode(), 0)])
 
     def _write(self, held: dict[str, list[pa.Table]]) -> pa.RecordBatch:
         columns = [field for field in SCHEMA if field.name != "date"]
-        files = []
+        files: list[tuple[str | None, str | None, int]] = []
         for date in list(held):
             rows = pa.concat_tables(held.pop(date)).select([field.name for field in columns]).cast(pa.schema(columns))
-            files.append(msgspec.json.encode(self._lake.write(rows, {"date": date})).decode())
-        return _written(files, [None] * len(files))
+            file = self._lake.write(rows, {"date": date})
+            files.append((msgspec.json.encode(file).decode(), None, rows.num_rows))
+        return _written(files)
 
 
-def _written(files: Sequence[str | None], firsts: Sequence[str | None]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string()), "firsts": pa.array(firsts, pa.string())})
+def _written(rows: Sequence[tuple[str | None, str | None, int]]) -> pa.RecordBatch:
+    files, firsts, row_counts = zip(*rows, strict=True)
+    columns = [pa.array(files, pa.string()), pa.array(firsts, pa.string()), pa.array(row_counts, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, names=["file", "firsts", "row_count"])
 
 
 def _firsts(rows: pa.Table) -> Iterator[tuple[str, str]]:

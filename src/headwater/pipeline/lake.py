@@ -32,7 +32,9 @@ from headwater.pipeline.locations import local_path
 
 _COMPRESSION = "zstd"
 _BUFFERED = 1024 * 1024  # bytes of a file
-_DISTINCT = frozenset({"key", "value"})  # columns that hardly repeat a value, so that a dictionary of values is no use
+_DISTINCT = frozenset(
+    {"key", "order", "position", "value"}
+)  # columns that hardly repeat a value, so that a dictionary of values is no use
 
 
 class DataFile(msgspec.Struct, frozen=True):

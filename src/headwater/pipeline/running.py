@@ -27,7 +27,8 @@ from headwater.pipeline.locations import local_path
 from headwater.pipeline.locking import JobLock, lock_checkpoint
 from headwater.spark.progress import StreamLag, lag
 
-Work: TypeAlias = Callable[[DataFrame, int, str], None]  # the rows of a batch, its number, and the job's id
+# Takes the rows of a batch, its number, and the job's id. Returns how many rows it processed; None: those of the batch.
+Work: TypeAlias = Callable[[DataFrame, int, str], int | None]
 
 _NAMED_ERROR = re.compile(r"headwater\.errors\.(\w+): (.+)")  # in the traceback of a task or a source
 
@@ -52,6 +53,8 @@ class StreamingJob:
         self._counting = threading.Lock()
         self._last_counted = -1  # the number of a batch
         self._batches = self._rows = 0
+        self._row_counts: dict[int, int] = {}  # of batches, where it is not Spark's
+        self._rate = 0.0
 
     @property
     def query(self) -> StreamingQuery:
@@ -67,11 +70,10 @@ class StreamingJob:
 
     def progress(self) -> JobProgress:
         seen = self._look()
-        last = next((one for one in reversed(seen) if one["numInputRows"]), None)
         return JobProgress(
             batches=self._batches,
             rows=self._rows,
-            rows_per_s=last["processedRowsPerSecond"] if last is not None else 0.0,
+            rows_per_s=self._rate,
             lag_bytes=_bytes(lag(seen[-1])) if seen else {},
             doing=_doing(str(self.query.status["message"])),
         )
@@ -116,7 +118,9 @@ class StreamingJob:
                 raise _StoppedError(f"{self.name} was told to stop")
             try:
                 self._look()
-                self._work(rows, number, self.query.id)
+                row_count = self._work(rows, number, self.query.id)
+                if row_count:
+                    self._row_counts[number] = row_count
             except Exception as error:
                 self._failure = error
                 raise
@@ -129,7 +133,9 @@ class StreamingJob:
                 if one["numInputRows"] and one["batchId"] > self._last_counted:
                     self._last_counted = one["batchId"]
                     self._batches += 1
-                    self._rows += one["numInputRows"]
+                    row_count = self._row_counts.pop(one["batchId"], one["numInputRows"])
+                    self._rows += row_count
+                    self._rate = one["processedRowsPerSecond"] * row_count / one["numInputRows"]
         return seen
 
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -40,8 +41,8 @@ _TYPES: dict[str, DataType] = {
     "STRING": StringType(),
     "TIMESTAMP_LTZ": TimestampType(),
 }
-InArrow: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _FORMATS = {kind.name(): kind for kind in (DurableStreamsFormat, StpFormat, StreamStateFormat)}
+InArrow: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def struct_of(ddl: str | StructType) -> StructType:
@@ -61,6 +62,11 @@ class Session:
     def __init__(self, batches: Sequence[pa.Table] | None = None) -> None:
         self.batches = batches
         self.sparkContext = SimpleNamespace(defaultParallelism=2)
+        self.formats: dict[str, type[DataSource]] = dict(_FORMATS)
+        self.dataSource = SimpleNamespace(register=self._register)
+
+    def _register(self, kind: Any) -> None:
+        self.formats[kind.name()] = kind
 
     @property
     def readStream(self) -> _Loading:  # noqa: N802
@@ -95,7 +101,7 @@ class _Loading:
     def load(self) -> StreamRows:
         if self._session.batches is not None:
             return StreamRows(self._session, _Given(self._session.batches))
-        source = _FORMATS[self._format](self._options)
+        source = self._session.formats[self._format](self._options)
         schema = struct_of(self._schema or source.schema())
         return StreamRows(self._session, source.streamReader(schema))
 
@@ -267,14 +273,16 @@ class Query:
         return json.loads((self._checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
     def _process(self, number: int, start: Any, end: Any) -> None:
-        parts = [
+        rows = _Unread(self._session, lambda: self._parts(start, end))
+        self._work(rows if self._columns is None else rows.select(*self._columns), number)
+        self._store(f"commits/{number}", "v1\n{}")
+
+    def _parts(self, start: Any, end: Any) -> list[pa.Table]:
+        return [
             pa.Table.from_batches(batches)
             for part in self._reader.partitions(start, end)
             if (batches := list(self._reader.read(part)))
         ]
-        rows = Rows(self._session, parts)
-        self._work(rows if self._columns is None else rows.select(*self._columns), number)
-        self._store(f"commits/{number}", "v1\n{}")
 
 
 class Rows:
@@ -338,6 +346,20 @@ class Rows:
     @property
     def write(self) -> _Saving:
         return _Saving(self._parts, self.schema)
+
+
+class _Unread(Rows):
+    """A DataFrame whose tasks run when something is computed from it."""
+
+    def __init__(self, session: Session, read: Callable[[], Sequence[pa.Table]]) -> None:
+        self._read = read
+        self.sparkSession = session
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("_parts", "_empty"):
+            raise AttributeError(name)
+        super().__init__(self.sparkSession, self._read())
+        return self.__dict__[name]
 
 
 class _Groups:
