@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, NoReturn
 
 from tests.waiting import LIMIT_S
 
@@ -30,6 +31,7 @@ _IMPORTED = (
     "headwater.cli.sql.following",
     "headwater.cli.sql.prompt",
     "headwater.sql",
+    "httpcore",  # with HTTP/2, whose tables take 0.2 s; httpx imports it when the first client is made
     "httpx",
     "typer._adapters",  # pydantic, which Typer imports when it parses the first command
 )
@@ -94,6 +96,8 @@ def main() -> None:
         importlib.import_module(name)
     from headwater.cli import main as headwater
 
+    gc.collect()
+    gc.freeze()  # otherwise each child copies every page when it collects garbage
     while True:
         data, files, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
         if not data:
@@ -116,7 +120,20 @@ def main() -> None:
     os.chdir(request["cwd"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["headwater", *request["arguments"]]
-    headwater()
+    try:
+        headwater()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _exit(end.code)
+        raise
+
+
+def _exit(code: int) -> NoReturn:
+    """End as an interpreter does, but leave the memory that is shared with the parent as it is."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
