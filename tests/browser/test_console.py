@@ -651,7 +651,7 @@ def test_every_edge_has_a_console_that_works(chromium: Browser, tmp_path: Path, 
         page.click("text=As curl, Python or JavaScript")
         page.wait_text(".snippets", f"{base}/v1/stream/a")
         page.go("#/server")
-        page.wait_text(".settings", "console" if kind in (UVICORN, GRANIAN, MOUNTED) else "--memory")
+        page.wait_text(".settings", "development" if kind in (UVICORN, GRANIAN, MOUNTED) else "--memory")
         assert page.said() == []
         chromium.close(page.name)
 
