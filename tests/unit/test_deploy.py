@@ -148,7 +148,7 @@ def test_programs_that_are_missing_are_named_with_the_way_to_install_them() -> N
     with pytest.raises(pytest.skip.Exception) as skipped:
         missing("nginx")
     assert not_run([str(skipped.value)] * 2) == [
-        "NOT RUN for lack of nginx: 2 tests. Install it: apt-get install nginx-light"
+        "NOT RUN for lack of nginx: 2 tests. What to do: apt-get install nginx-light"
     ]
 
 

@@ -14,10 +14,11 @@ from headwater.store.embedded.backup.standby import open_standby
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from tests.command_line import invoke
 from tests.contract.stores import InlineFolder
+from tests.programs import needed
 from tests.unit.store.embedded.backup.test_backing_up import back_up, live, writing
 
 NOBODY = pwd.getpwnam("nobody")
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason=needed("root"))
 
 
 @pytest.fixture(autouse=True)

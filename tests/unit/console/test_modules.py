@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater.console
+from tests.programs import needed
 
 DIRECTORY = Path(headwater.console.__file__).parent
 NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="Node is needed: run this through `make test`")
+needs_node = pytest.mark.skipif(NODE is None, reason=needed("node"))
 pytestmark = needs_node
 
 

@@ -9,8 +9,6 @@ from headwater.pipeline.jobs import JobProgress
 from headwater.pipeline.metrics import serving_metrics
 from tests.edges import free_port
 
-pytest.importorskip("prometheus_client")
-
 
 class Running:
     name = "raw"

@@ -18,6 +18,7 @@ from headwater.store.embedded.backup.timed import TimedTarget
 from headwater.store.embedded.backup.watching import backups_of
 from headwater.store.embedded.opening import _space
 from tests.contract.stores import InlineFolder
+from tests.programs import needed
 from tests.unit.store.embedded.backup.test_backing_up import live, now_ms, writing
 from tests.waiting import wait_until
 
@@ -105,7 +106,7 @@ def test_a_state_that_cannot_be_read_counts_as_failing(directory: Path) -> None:
     assert backups_of(directory) == (BackupReport(0, 0, failing=True),)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+@pytest.mark.skipif(os.geteuid() != 0, reason=needed("root"))
 def test_files_of_a_backup_by_root_belong_to_the_owner_of_the_directory(directory: Path, tmp_path: Path) -> None:
     for path in (directory, *directory.rglob("*")):
         os.chown(path, 12345, 12345)
