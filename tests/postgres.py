@@ -32,6 +32,7 @@ from tests.programs import missing
 from tests.waiting import wait_until
 
 _PR_SET_PDEATHSIG = 1
+_MEMORY_BYTES_MIN = 4 << 30
 _SETTINGS = {
     "max_connections": "300",
     "shared_buffers": "64MB",
@@ -74,6 +75,9 @@ class PostgresServer:
     """A PostgreSQL in a temporary directory. As root, it runs as another user, because PostgreSQL refuses root."""
 
     def __init__(self, version: int | None = None, directory: Path | None = None, **settings: str) -> None:
+        memory = Path("/dev/shm")  # nothing of it has to survive the machine, and the disk is busy with other tests
+        if directory is None and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _MEMORY_BYTES_MIN:
+            directory = memory
         self._temporary = Path(tempfile.mkdtemp(prefix="headwater-postgres-", dir=directory))
         self.data = self._temporary / "data"
         self.log = self._temporary / "log"
@@ -83,6 +87,7 @@ class PostgresServer:
         self._programs = self._readable(programs(version))
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = itertools.count()
+        self._cleaned: str | None = None
         self._own(self._temporary)
 
     def _own(self, path: Path) -> None:
@@ -171,6 +176,19 @@ class PostgresServer:
             connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
         return self.url(name)
 
+    def clean_database(self) -> str:
+        """The URL of a database without our schema, which is the same one each time: for tests of which one runs at a
+        time. It takes less than a new database."""
+        url = self._cleaned = self._cleaned or self.new_database()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            connection.execute("SET client_min_messages = warning")
+            connection.execute("DROP SCHEMA IF EXISTS headwater CASCADE")
+        return url
+
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """End the server: SIGINT closes its connections, SIGQUIT stops at once as a crash does."""
         if self._process is not None and self._process.poll() is None:
@@ -197,7 +215,7 @@ class PostgresServer:
                 os.kill(pid, number)
 
     def remove(self) -> None:
-        self.stop()
+        self.stop(signal.SIGQUIT)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 

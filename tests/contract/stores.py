@@ -17,6 +17,9 @@ from headwater.store.embedded.store import EmbeddedStore, Parts
 from headwater.store.embedded.syncing import ThreadSyncer, best_syncer
 from headwater.store.embedded.threads import ThreadRunner
 from headwater.store.memory import MemoryStore
+from headwater.store.postgres.opening import open_store
+from headwater.store.postgres.store import PostgresStore
+from tests.postgres import postgres
 
 
 class InlineFolder:
@@ -86,9 +89,29 @@ async def folded(store: Store) -> None:
     assert not store.has_unfolded
 
 
-STORES: dict[str, tuple[Callable[[Path], Store], Callable[[Store], Awaitable[None]]]] = {
-    "memory": (lambda _: MemoryStore(), nothing),
-    "embedded, from the journal": (embedded, nothing),
-    "embedded, synced by a thread": (lambda path: embedded(path, threads=True), nothing),
-    "embedded, folded after each commit": (embedded, folded),
+async def in_postgres(_: Path) -> Store:
+    """A store in an empty database."""
+    return await open_store(postgres().clean_database())
+
+
+async def packed(store: Store) -> None:
+    """Pack everything into chunks."""
+    assert isinstance(store, PostgresStore)
+    await store.pack()
+
+
+def _opening(make: Callable[[Path], Store]) -> Callable[[Path], Awaitable[Store]]:
+    async def opened(directory: Path) -> Store:
+        return make(directory)
+
+    return opened
+
+
+STORES: dict[str, tuple[Callable[[Path], Awaitable[Store]], Callable[[Store], Awaitable[None]]]] = {
+    "memory": (_opening(lambda _: MemoryStore()), nothing),
+    "embedded, from the journal": (_opening(embedded), nothing),
+    "embedded, synced by a thread": (_opening(lambda path: embedded(path, threads=True)), nothing),
+    "embedded, folded after each commit": (_opening(embedded), folded),
+    "postgres": (in_postgres, nothing),
+    "postgres, packed after each commit": (in_postgres, packed),
 }

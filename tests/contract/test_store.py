@@ -135,7 +135,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[B
 
     def runner(body: Callable[[Bench], Awaitable[T]]) -> T:
         async def main() -> T:
-            store = make(tmp_path / "data")
+            store = await make(tmp_path / "data")
             await store.start(lambda error: None, lambda: NEVER)
             try:
                 return await body(Bench(store, rest))

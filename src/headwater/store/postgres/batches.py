@@ -1,0 +1,339 @@
+"""A batch of records as the arguments of the function `store_batch` (`schema.sql`).
+
+Records that share a key (a stream, a path or a document) are a group: they are stored together or not at all. Only the
+first record of a batch that expects a key is compared with the database, because the others build on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import xxhash
+
+from headwater import limits
+from headwater.log.events import (
+    Appended,
+    Compacted,
+    Created,
+    Deleted,
+    DocumentDeleted,
+    DocumentWritten,
+    Event,
+    ForkReleased,
+    SoftDeleted,
+    Trimmed,
+)
+from headwater.log.producers import ProducerTuple, hash_of, key_of
+from headwater.log.state import Document, StreamState
+from headwater.store.contract import Commit, DocumentKey, Key, Moved, version_of
+from headwater.store.postgres.arrays import bigints, byteas, ints
+from headwater.store.postgres.rows import ByteRow, cut, encode_state
+
+_FREEING = (Trimmed, Compacted, ForkReleased, SoftDeleted)
+
+
+def encode_name(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def decode_name(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
+
+
+def slot_of(key: str | DocumentKey) -> int:
+    """The lock of a path or a document. A lock for each name would need too many of PostgreSQL's."""
+    name = key if isinstance(key, str) else "\0" + key.key
+    return xxhash.xxh3_64_intdigest(encode_name(name)) % limits.POSTGRES_NAME_LOCKS
+
+
+class NewBytes:
+    """What a batch appends to one stream."""
+
+    __slots__ = ("ends", "parts", "size", "start", "times")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.size = 0
+        self.ends: list[int] = []
+        self.times: list[int] = []
+        self.parts: list[bytes] = []
+
+    def add(self, data: bytes, at_ms: int) -> None:
+        self.size += len(data)
+        self.ends.append(self.size)
+        self.times.append(at_ms)
+        self.parts.append(data)
+
+    def rows(self, stream_id: int) -> list[ByteRow]:
+        data = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        return list(cut(stream_id, self.start, self.ends, self.times, data))
+
+
+class EncodedBatch(NamedTuple):
+    """A batch that can be sent, more than once if need be."""
+
+    arguments: tuple[Any, ...]  # of `store_batch`, after the first four
+    groups: list[int]  # of each record
+    keys: frozenset[Key]  # all that it expects
+    slots: frozenset[int]
+    moved: list[Moved]  # what other servers are told
+    added: list[tuple[int, int]]  # streams and how many bytes they got
+    created: int
+    deleted: int
+
+    def outdated(self, groups: Sequence[int]) -> list[int]:
+        """The records of some groups."""
+        some = set(groups)
+        return [index for index, group in enumerate(self.groups) if group in some]
+
+
+class _Groups:
+    """Which records share a key, directly or through others. The group of a record is the first of them."""
+
+    def __init__(self, count: int) -> None:
+        self._parents = list(range(count))
+        self.owners: dict[Key, int] = {}  # key → the first record with it
+
+    def of(self, record: int) -> int:
+        parents = self._parents
+        while parents[record] != record:
+            parents[record] = parents[parents[record]]
+            record = parents[record]
+        return record
+
+    def note(self, key: Key, record: int) -> bool:
+        """Note a key of a record. Returns whether it is the first one of the batch that has it."""
+        owner = self.owners.setdefault(key, record)
+        if owner == record:
+            return True
+        one, other = self.of(owner), self.of(record)
+        if one != other:
+            self._parents[max(one, other)] = min(one, other)
+        return False
+
+
+class _Expectations:
+    """What is compared with the database: keys, and the version of each."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, int] = {}
+        self.paths: dict[str, int] = {}
+        self.documents: dict[DocumentKey, int] = {}
+
+    def add(self, key: Key, version: int) -> None:
+        if isinstance(key, int):
+            self.streams[key] = version
+        elif isinstance(key, str):
+            self.paths[key] = version
+        else:
+            self.documents[key] = version
+
+
+class _Changes:
+    """What a batch does to streams and documents, each in its last state."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, StreamState] = {}
+        self.events: dict[int, int] = {}  # how many each stream has
+        self.created: set[int] = set()
+        self.deleted: set[int] = set()
+        self.bytes: dict[int, NewBytes] = {}
+        self.producers: dict[tuple[int, str], tuple[ProducerTuple, int, int]] = {}  # with time and number of the event
+        self.documents: dict[str, Document | None] = {}
+        self.freeing: set[int] = set()
+
+    def apply(self, event: Event, after: StreamState | Document | None) -> None:
+        if isinstance(event, DocumentWritten | DocumentDeleted):
+            self.documents[event.key] = after if isinstance(after, Document) else None
+            return
+        if not isinstance(after, StreamState):
+            raise TypeError(f"{type(event).__name__} of stream {event.id} comes without its state")
+        stream_id = event.id
+        self.streams[stream_id] = after
+        number = self.events[stream_id] = self.events.get(stream_id, 0) + 1
+        if type(event) is Appended:
+            if event.data:
+                self._append(stream_id, event.position, event.data, event.at_ms)
+            if event.producer is not None:
+                self.producers[stream_id, key_of(event.producer.id)] = (event.producer, event.at_ms, number)
+        elif isinstance(event, Created):
+            self.created.add(stream_id)
+            if event.data:
+                self._append(stream_id, after.start, event.data, event.at_ms)
+        elif isinstance(event, Deleted):
+            self.deleted.add(stream_id)
+        elif isinstance(event, _FREEING):
+            self.freeing.add(stream_id)
+
+    def _append(self, stream_id: int, position: int, data: bytes, at_ms: int) -> None:
+        new = self.bytes.get(stream_id)
+        if new is None:
+            new = self.bytes[stream_id] = NewBytes(position)
+        new.add(data, at_ms)
+
+
+def encode_batch(batch: Sequence[Commit]) -> EncodedBatch:
+    groups, expectations, changes = _Groups(len(batch)), _Expectations(), _Changes()
+    names: set[str | DocumentKey] = set()
+    for index, commit in enumerate(batch):
+        expects = commit.expects
+        if expects is None:
+            raise TypeError("a record for a shared store says what it was decided on")
+        for key, version in expects.items():
+            if not isinstance(key, int):
+                names.add(key)
+            if groups.note(key, index):
+                expectations.add(key, version)
+        for event, after in zip(commit.record, commit.after, strict=True):
+            changes.apply(event, after)
+            if isinstance(after, StreamState):
+                groups.note(after.id, index)
+                if isinstance(event, Created | Deleted):
+                    groups.note(after.path, index)  # so that a later record at this path builds on this one
+            elif isinstance(event, DocumentWritten | DocumentDeleted):
+                groups.note(DocumentKey(event.key), index)
+    for stream_id in changes.created:
+        expectations.streams.pop(stream_id, None)  # ids are not used twice
+    return _Encoder(groups, expectations, changes, names).encoded(len(batch))
+
+
+class _Encoder:
+    def __init__(
+        self, groups: _Groups, expectations: _Expectations, changes: _Changes, names: set[str | DocumentKey]
+    ) -> None:
+        self._groups = groups
+        self._expectations = expectations
+        self._changes = changes
+        self._names = names
+        self._group_of = {key: groups.of(owner) for key, owner in groups.owners.items()}
+
+    def encoded(self, count: int) -> EncodedBatch:
+        changes = self._changes
+        gone = changes.created & changes.deleted  # never written at all
+        present = [one for stream_id, one in changes.streams.items() if stream_id not in changes.deleted]
+        slots = {slot_of(name) for name in self._names}
+        arguments = (
+            ints(sorted(slots)),
+            *self._compared(),
+            *self._states([one for one in present if one.id not in changes.created]),
+            *self._creations([one for one in present if one.id in changes.created]),
+            *self._deletions(sorted(changes.deleted - gone)),
+            *self._bytes(),
+            *self._producers(),
+            *self._documents(),
+            *self._unread(),
+        )
+        moved = [Moved(one.id, one.path, one.version) for one in present]
+        moved += [Moved(one, changes.streams[one].path, 0) for one in changes.deleted - gone]
+        return EncodedBatch(
+            arguments=arguments,
+            groups=[self._groups.of(index) for index in range(count)],
+            keys=frozenset(self._groups.owners),
+            slots=frozenset(slots),
+            moved=moved,
+            added=[(stream_id, new.size) for stream_id, new in changes.bytes.items()],
+            created=len(changes.created - gone),
+            deleted=len(changes.deleted - gone),
+        )
+
+    def _of_streams(self, stream_ids: Sequence[int]) -> Any:
+        group_of = self._group_of
+        return ints([group_of[stream_id] for stream_id in stream_ids])
+
+    def _compared(self) -> tuple[Any, ...]:
+        expected, group_of = self._expectations, self._group_of
+        ids = sorted(expected.streams)
+        return (
+            bigints(ids),
+            bigints([expected.streams[one] for one in ids]),
+            self._of_streams(ids),
+            byteas([encode_name(path) for path in expected.paths]),
+            bigints(list(expected.paths.values())),
+            ints([group_of[path] for path in expected.paths]),
+            byteas([encode_name(one.key) for one in expected.documents]),
+            bigints(list(expected.documents.values())),
+            ints([group_of[one] for one in expected.documents]),
+        )
+
+    def _states(self, states: list[StreamState]) -> tuple[Any, ...]:
+        ids = [one.id for one in states]
+        return (
+            bigints(ids),
+            bigints([one.version for one in states]),
+            bigints([_due_ms(one) for one in states]),
+            byteas([encode_state(one) for one in states]),
+            self._of_streams(ids),
+        )
+
+    def _creations(self, states: list[StreamState]) -> tuple[Any, ...]:
+        ids, versions, dues, encoded, groups = self._states(states)
+        return ids, byteas([encode_name(one.path) for one in states]), versions, dues, encoded, groups
+
+    def _deletions(self, ids: list[int]) -> tuple[Any, ...]:
+        paths = [encode_name(self._changes.streams[one].path) for one in ids]
+        return bigints(ids), byteas(paths), self._of_streams(ids)
+
+    def _bytes(self) -> tuple[Any, ...]:
+        deleted = self._changes.deleted
+        rows = [
+            row
+            for stream_id, new in self._changes.bytes.items()
+            if stream_id not in deleted
+            for row in new.rows(stream_id)
+        ]
+        return (
+            bigints([row.stream_id for row in rows]),
+            bigints([row.start for row in rows]),
+            bigints([row.size for row in rows]),
+            bigints([row.last_ms for row in rows]),
+            byteas([row.outline for row in rows]),
+            byteas([row.data for row in rows]),
+            self._of_streams([row.stream_id for row in rows]),
+        )
+
+    def _producers(self) -> tuple[Any, ...]:
+        changes = self._changes
+        rows = [(*key, *value) for key, value in changes.producers.items() if key[0] not in changes.deleted]
+        before = {row[0]: changes.streams[row[0]].version - changes.events[row[0]] for row in rows}
+        return (
+            bigints([stream_id for stream_id, *_ in rows]),
+            byteas([encode_name(key) for _, key, *_ in rows]),
+            bigints([producer.epoch for _, _, producer, *_ in rows]),
+            bigints([producer.seq for _, _, producer, *_ in rows]),
+            bigints([at_ms for _, _, _, at_ms, _ in rows]),
+            bigints([before[stream_id] + number for stream_id, _, _, _, number in rows]),
+            bigints([hash_of(key) for _, key, *_ in rows]),
+            self._of_streams([stream_id for stream_id, *_ in rows]),
+        )
+
+    def _documents(self) -> tuple[Any, ...]:
+        group_of = self._group_of
+        written = [one for one in self._changes.documents.values() if one is not None]
+        removed = [key for key, one in self._changes.documents.items() if one is None]
+        return (
+            byteas([encode_name(one.key) for one in written]),
+            bigints([one.version for one in written]),
+            bigints([version_of(one) for one in written]),
+            byteas([one.data for one in written]),
+            ints([group_of[DocumentKey(one.key)] for one in written]),
+            byteas([encode_name(key) for key in removed]),
+            ints([group_of[DocumentKey(key)] for key in removed]),
+        )
+
+    def _unread(self) -> tuple[Any, ...]:
+        changes = self._changes
+        ids = sorted(changes.freeing - changes.deleted)
+        ranges = [(one, low, high) for one in ids for low, high in changes.streams[one].unread]
+        return (
+            bigints([stream_id for stream_id, _, _ in ranges]),
+            bigints([low for _, low, _ in ranges]),
+            bigints([high for _, _, high in ranges]),
+            self._of_streams([stream_id for stream_id, _, _ in ranges]),
+        )
+
+
+def _due_ms(state: StreamState) -> int:
+    """The deadline of a stream; -1 if it has none."""
+    due_ms = None if state.soft_deleted else state.due_ms
+    return -1 if due_ms is None else due_ms

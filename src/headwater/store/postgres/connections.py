@@ -1,0 +1,220 @@
+"""Connections to PostgreSQL: how they are opened and set up, a pool for reads, and what an error means.
+
+A URL, a password file and environment variables mean what they mean to libpq. No message of this package has a
+password: a URL that cannot be parsed is not shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import conninfo
+from psycopg.rows import TupleRow
+
+from headwater import limits
+from headwater.backoff import Backoff
+from headwater.errors import OptionError, UnavailableError
+from headwater.store.contract import NoMemoryError, RefusedError
+from headwater.store.postgres.arrays import register
+
+log = logging.getLogger("headwater.postgres")
+
+Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
+Arguments: TypeAlias = tuple[Any, ...] | Mapping[str, Any]
+
+RECONNECTING = Backoff(limits.POSTGRES_RECONNECT_S, limits.POSTGRES_RECONNECT_MAX_S, jitter=0.5)
+
+# What libpq does for a connection unless the URL says something else. A server only writes, and a standby may become
+# the primary, so of several hosts the one that accepts writes is used.
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": int(limits.POSTGRES_CONNECT_S),
+    "keepalives_idle": limits.POSTGRES_KEEPALIVE_S,
+    "keepalives_interval": 2,
+    "keepalives_count": limits.POSTGRES_KEEPALIVES,
+    "tcp_user_timeout": int(1000 * (limits.POSTGRES_KEEPALIVE_S + 2 * limits.POSTGRES_KEEPALIVES)),
+    "target_session_attrs": "read-write",
+}
+_SETTINGS = {
+    "client_encoding": "UTF8",
+    "jit": "off",
+    "timezone": "UTC",
+    "lock_timeout": "0",
+    "statement_timeout": str(int(1000 * limits.POSTGRES_ANSWER_S)),
+    "idle_in_transaction_session_timeout": str(int(1000 * limits.POSTGRES_IDLE_TRANSACTION_S)),
+    "idle_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+}
+
+_SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+# By which SQLSTATE PostgreSQL says that a statement had no effect, because something is full.
+_FULL = {"53100", "53400", "54000"}
+_NO_MEMORY = {"53200"}
+_AGAIN = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
+_READ_ONLY = "25006"
+_LOST = ("08", "57P", "25P03", "25P04")  # connection exceptions, shutdowns, time-outs of sessions
+CANCELLED = "57014"  # a statement that took too long
+TOO_LATE = "HW001"  # raised by `store_batch`
+
+
+class PostgresDatabase:
+    """Where the database is."""
+
+    def __init__(self, url: str, name: str) -> None:
+        """`name` identifies the server process in pg_stat_activity."""
+        try:
+            own = conninfo.conninfo_to_dict(url)
+        except psycopg.Error:
+            raise OptionError("the URL of the store is not one that libpq understands; it is not shown here, because "
+                              "it may have a password") from None  # fmt: skip
+        self.conninfo = conninfo.make_conninfo("", **(_DEFAULTS | {"application_name": name} | own))
+        self.name = str(own.get("application_name", name))
+        self.description = describe(url)
+
+    async def connect(self, **settings: str) -> Connection:
+        """A connection with our settings, and more of them. UnavailableError if there is none."""
+        try:
+            async with asyncio.timeout(4 * limits.POSTGRES_CONNECT_S):  # several hosts
+                connection = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True, prepare_threshold=1)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from None
+        try:
+            register(connection.adapters)
+            names, values = zip(*(_SETTINGS | settings).items(), strict=True)
+            await connection.execute(
+                "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s(name, value)",
+                (list(names), list(values)),
+            )
+        except BaseException as error:
+            await discard(connection)
+            if isinstance(error, psycopg.Error):
+                raise self._unreachable(error) from None
+            raise
+        return connection
+
+    def _unreachable(self, error: BaseException) -> UnavailableError:
+        what = f"no connection to {self.description}: {text_of(error)}"
+        return UnavailableError(what, retry_after_s=limits.RETRY_AFTER_S)
+
+
+def describe(url: str) -> str:
+    """Where a URL leads, for messages."""
+    own = {name: value for name, value in conninfo.conninfo_to_dict(url).items() if name not in _SECRETS}
+    return f"PostgreSQL ({conninfo.make_conninfo('', **own)})" if own else "PostgreSQL"
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def is_lost(connection: Connection, error: BaseException) -> bool:
+    """Whether a connection cannot be used any more, so that it is unknown what happened to its last statement. Also
+    one to a database that became read-only, and one whose epoch has passed: a former connection of this server that had
+    been lost while it took over may still have done so."""
+    if not isinstance(error, psycopg.Error) or connection.closed or connection.broken:
+        return True
+    state = error.sqlstate
+    return state is None or state in (_READ_ONLY, TOO_LATE) or state.startswith(_LOST)
+
+
+def refusal(error: psycopg.Error) -> BaseException:
+    """What an error means of which it is known that nothing was stored."""
+    state = error.sqlstate
+    if state in _FULL:
+        return RefusedError(f"PostgreSQL has no room: {text_of(error)}")
+    if state in _NO_MEMORY:
+        return NoMemoryError()
+    if state == CANCELLED or state in _AGAIN:
+        return UnavailableError(
+            f"PostgreSQL did not store a batch: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
+        )
+    return error
+
+
+def can_repeat(error: psycopg.Error) -> bool:
+    return error.sqlstate in _AGAIN
+
+
+async def discard(connection: Connection) -> None:
+    """Close a connection that may be lost."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        await connection.close()
+
+
+class Pool:
+    """Connections for reads. A statement on a lost connection is repeated once on a new one, because a read changes
+    nothing."""
+
+    def __init__(self, database: PostgresDatabase, size: int = limits.POSTGRES_READERS) -> None:
+        self._database = database
+        self._free: list[Connection] = []
+        self._places = asyncio.Semaphore(size)
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, *, fresh: bool) -> AsyncIterator[Connection]:
+        try:
+            async with asyncio.timeout(limits.POSTGRES_READER_WAIT_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise UnavailableError("all connections for reads are in use", retry_after_s=limits.RETRY_AFTER_S) from None
+        connection: Connection | None = None
+        try:
+            if fresh:
+                await self._drop()
+            connection = self._free.pop() if self._free else await self._database.connect()
+            yield connection
+            if not self._closed:
+                self._free.append(connection)
+                connection = None
+        finally:
+            self._places.release()
+            if connection is not None:
+                await discard(connection)
+
+    async def _drop(self) -> None:
+        """Close the connections that are free: if one is lost, all are."""
+        connections, self._free = self._free, []
+        for connection in connections:
+            await discard(connection)
+
+    async def fetch(self, query: str, arguments: Arguments = ()) -> list[TupleRow]:
+        """The rows of a statement that changes nothing."""
+        for attempt in range(2):
+            try:
+                return await self._fetch(query, arguments, fresh=attempt > 0)
+            except _LostError as lost:
+                if attempt:
+                    raise UnavailableError(
+                        f"the connection to {self._database.description} was lost: {lost}",
+                        retry_after_s=limits.RETRY_AFTER_S,
+                    ) from None
+        raise AssertionError("unreachable")
+
+    async def _fetch(self, query: str, arguments: Arguments, *, fresh: bool) -> list[TupleRow]:
+        async with self._connection(fresh=fresh) as connection:
+            try:
+                async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                    cursor = await connection.execute(query, arguments, binary=True)
+                    return await cursor.fetchall()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                if is_lost(connection, error):
+                    raise _LostError(text_of(error)) from error
+                if isinstance(error, psycopg.Error) and error.sqlstate in (CANCELLED, *_AGAIN, *_NO_MEMORY):
+                    raise UnavailableError(
+                        f"PostgreSQL did not answer a read: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
+                    ) from None
+                raise
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._drop()
+
+
+class _LostError(Exception):
+    """The connection was lost during a read."""

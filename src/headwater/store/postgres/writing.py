@@ -1,0 +1,311 @@
+"""Writing batches, and finding out what became of one whose connection was lost.
+
+Each batch moves the row of this server `(id, epoch, batch)` first. After a lost connection a new one raises the epoch
+in that row, which waits for the former transaction, and reads the number of the last batch that was stored. So it is
+known then whether the batch in progress was stored, and a former transaction that comes later is refused. Until that
+is known, nothing else is written and no outcome is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+
+from headwater import limits
+from headwater.backoff import Streak
+from headwater.errors import DamagedDataError, UnavailableError
+from headwater.store.contract import DocumentKey, Key
+from headwater.store.postgres.arrays import bigints, byteas, ints
+from headwater.store.postgres.batches import EncodedBatch, encode_name, slot_of
+from headwater.store.postgres.connections import (
+    RECONNECTING,
+    Connection,
+    PostgresDatabase,
+    can_repeat,
+    discard,
+    is_lost,
+    log,
+    refusal,
+    text_of,
+)
+
+_NAME_LOCKS = 1215459412  # the class of our advisory locks, as in `store_batch`
+# Indexes are used however small the tables are now: plans are kept, and tables grow.
+_PLANS = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
+_ARGUMENTS = 54
+_STORE = f"SELECT headwater.store_batch({', '.join(['%s'] * _ARGUMENTS)})"
+_TAKE_OVER = """
+    UPDATE headwater.servers SET epoch = epoch + 1, seen = now() WHERE id = %s RETURNING epoch, batch, outdated
+"""
+_LOCK_STREAMS = """
+    SELECT s.id FROM headwater.streams s WHERE s.id IN (
+        SELECT unnest(%s) UNION SELECT o.id FROM headwater.streams o WHERE o.path = ANY (%s)
+    ) ORDER BY s.id FOR NO KEY UPDATE
+"""
+# A former connection of this server may still wait for a lock, with the row of the server locked.
+_END_FORMER = """
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE application_name = %s AND pid = ANY (%s) AND pid <> pg_backend_pid() AND usename = current_user
+"""
+
+
+class Outcome(NamedTuple):
+    """What became of a batch that was stored: the groups of it that were outdated."""
+
+    outdated: Sequence[int]
+
+
+class _Held(NamedTuple):
+    """Keys that are locked, by an open transaction."""
+
+    connection: Connection
+    keys: frozenset[Key]
+    slots: frozenset[int]
+    expiry: asyncio.TimerHandle
+
+
+class PostgresWriter:
+    """Writes one batch at a time."""
+
+    def __init__(
+        self, database: PostgresDatabase, server: int, epoch: int, connected: Callable[[Connection], Awaitable[bool]]
+    ) -> None:
+        """`connected` is called with each new connection, before it is used, and tells whether another database, or
+        another timeline of it, took the place of the former one."""
+        self._database = database
+        self._server = server
+        self._epoch = epoch
+        self._batch = 0  # the last one that is known to be stored
+        self._connected = connected
+        self._connection: Connection | None = None
+        self._pids: set[int] = set()  # of connections that may have an unfinished transaction
+        self._held: _Held | None = None
+        self._locking = asyncio.Lock()
+        self._warnings = 0
+        self._replaced = False  # by another database, in which a timeline began
+        self._closed = False
+        self.reconnects = 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    async def write(self, batch: EncodedBatch) -> Outcome:
+        """Write a batch. RefusedError and UnavailableError: it is not stored, nor will be."""
+        number = self._batch + 1
+        give_up_s = time.monotonic() + limits.POSTGRES_RETRY_S
+        while True:
+            if self._connection is None:  # nothing of this batch was sent
+                self._connection = await self._open()
+            if self._replaced:
+                self._replaced = False
+                raise UnavailableError(
+                    "another database took the place of the former one", retry_after_s=limits.RETRY_AFTER_S
+                )
+            sent = self._held if self._uses_held(batch) else None
+            try:
+                outdated = await self._send(sent, number, batch)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                outcome = await self._after(error, sent, number)
+                if outcome is not None:
+                    return outcome
+                if time.monotonic() > give_up_s:
+                    raise UnavailableError(
+                        f"a batch was not stored: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
+                    ) from None
+            else:
+                self._batch = number
+                return Outcome(outdated or ())
+
+    def _uses_held(self, batch: EncodedBatch) -> bool:
+        held = self._held
+        return held is not None and not (held.keys.isdisjoint(batch.keys) and held.slots.isdisjoint(batch.slots))
+
+    async def _send(self, held: _Held | None, number: int, batch: EncodedBatch) -> Sequence[int] | None:
+        connection = self._connection if held is None else held.connection
+        if connection is None:
+            raise psycopg.OperationalError("the connection was lost")
+        if held is not None:
+            self._held = None
+            held.expiry.cancel()
+        is_patient = held is None or (batch.keys <= held.keys and batch.slots <= held.slots)
+        warnings = self._warnings
+        async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+            arguments = (self._server, self._epoch, number, is_patient, *batch.arguments)
+            cursor = await connection.execute(_STORE, arguments, binary=True)
+            row = await cursor.fetchone()
+            if held is not None:
+                await connection.execute("COMMIT")
+        if warnings != self._warnings:  # for example: stored, but the wait for the standby was cancelled
+            raise psycopg.OperationalError("PostgreSQL committed with a warning")
+        if held is not None:
+            await discard(connection)
+        return None if row is None else row[0]
+
+    async def _after(self, error: BaseException, held: _Held | None, number: int) -> Outcome | None:
+        """What became of a batch whose statement failed. None: it was not stored, and may be tried again."""
+        connection = self._connection if held is None else held.connection
+        if held is not None:
+            await discard(held.connection)
+        if connection is None or is_lost(connection, error):
+            return await self._find_out(number, error)
+        if not isinstance(error, psycopg.Error):
+            raise error
+        if not can_repeat(error):
+            raise refusal(error)
+        return None
+
+    # Unknown outcomes
+
+    async def _find_out(self, number: int, error: BaseException) -> Outcome | None:
+        """Whether a batch was stored. This waits until the database can be reached, however long that takes."""
+        log.warning("the connection to %s was lost during a batch: %s", self._database.description, text_of(error))
+        await self._forget()
+        streak = Streak(RECONNECTING)
+        while True:
+            if self._closed:
+                raise ConnectionError("the server stops, and it is unknown whether the last batch was stored")
+            try:
+                connection = await self._database.connect(**_PLANS)
+            except UnavailableError as failure:
+                if not streak.failures:
+                    log.warning("%s", failure)
+                await asyncio.sleep(streak.fail(random.random()))
+                continue
+            try:
+                outcome = await self._take_over(connection, number)
+            except (psycopg.Error, OSError, TimeoutError):
+                await discard(connection)
+                await asyncio.sleep(streak.fail(random.random()))
+                continue
+            except BaseException:
+                await discard(connection)
+                raise
+            self._connection = connection
+            return outcome
+
+    async def _take_over(self, connection: Connection, number: int) -> Outcome | None:
+        """Refuse everything that former connections have sent, and read which batch was the last one."""
+        async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+            await connection.execute(_END_FORMER, (self._database.name, list(self._pids)))
+            cursor = await connection.execute(_TAKE_OVER, (self._server,), binary=True)
+            row = await cursor.fetchone()
+            self._replaced = await self._connected(connection) or self._replaced
+        self._epoch, last, outdated = self._check_nothing_is_lost(row, number)
+        self._pids = {connection.info.backend_pid}
+        connection.add_notice_handler(self._warned)
+        self.reconnects += 1
+        if last < number:
+            return None
+        self._batch = number
+        return Outcome(outdated or ())
+
+    def _check_nothing_is_lost(self, row: tuple[Any, ...] | None, number: int) -> tuple[Any, ...]:
+        """A database without a batch that was acknowledged is an older one: of a restore, or a standby that lagged."""
+        if row is None or not self._batch <= row[1] <= number:
+            what = "does not know this server" if row is None else f"ends with batch {row[1]} of this server"
+            raise DamagedDataError(
+                f"{self._database.description} {what}, but batch {self._batch} was acknowledged: it was restored to an "
+                "earlier state, or a standby without the last transactions was promoted. Start the server again to "
+                "continue with what is there"
+            )
+        return row
+
+    async def _open(self) -> Connection:
+        """A connection when nothing was sent. UnavailableError if there is none."""
+        connection = await self._database.connect(**_PLANS)
+        try:
+            outcome = await self._take_over(connection, self._batch + 1)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            await discard(connection)
+            raise UnavailableError(
+                f"no connection to {self._database.description}: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
+            ) from None
+        except BaseException:
+            await discard(connection)
+            raise
+        if outcome is not None:
+            raise DamagedDataError(f"the database has a batch of server {self._server} that was never sent")
+        return connection
+
+    def _warned(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            log.warning("PostgreSQL: %s", notice.message_primary)
+            self._warnings += 1
+
+    async def _forget(self) -> None:
+        """Close all connections: what they do is unknown."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await discard(connection)
+        await self._let_go()
+
+    # Locks
+
+    async def lock(self, keys: Collection[Key]) -> None:
+        """Lock keys until the next batch that has one of them, or for a short while."""
+        async with self._locking:
+            former = self._held.keys if self._held is not None else frozenset()
+            await self._let_go()
+            every = frozenset(keys) | former
+            slots = frozenset(slot_of(key) for key in every if not isinstance(key, int))
+            connection = await self._database.connect(**_PLANS)
+            try:
+                async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                    every |= await _lock(connection, every, sorted(slots))
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                await discard(connection)
+                raise UnavailableError(
+                    f"states could not be locked: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
+                ) from None
+            except BaseException:
+                await discard(connection)
+                raise
+            connection.add_notice_handler(self._warned)
+            self._pids.add(connection.info.backend_pid)
+            loop = asyncio.get_running_loop()
+            expiry = loop.call_later(limits.POSTGRES_LOCKED_S, self._expire, connection)
+            self._held = _Held(connection, every, slots, expiry)
+
+    def _expire(self, connection: Connection) -> None:
+        held = self._held
+        if held is not None and held.connection is connection:
+            self._held = None
+            connection.pgconn.finish()  # PostgreSQL rolls the transaction back
+
+    async def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.expiry.cancel()
+            await discard(held.connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._forget()
+
+    def stop_waiting(self) -> None:
+        """Let a batch whose outcome cannot be found out end."""
+        self._closed = True
+
+
+async def _lock(connection: Connection, keys: Collection[Key], slots: Sequence[int]) -> set[int]:
+    """Lock keys, in the order of `store_batch`: slots, then streams by id. Returns the ids of the streams."""
+    ids, paths, _ = names_of(keys)
+    await connection.execute("BEGIN")
+    await connection.execute(
+        "SELECT count(pg_advisory_xact_lock(%s, slot)) FROM unnest(%s) AS slot", (_NAME_LOCKS, ints(slots))
+    )
+    cursor = await connection.execute(_LOCK_STREAMS, (bigints(ids), byteas([encode_name(path) for path in paths])))
+    return {stream_id for (stream_id,) in await cursor.fetchall()}
+
+
+def names_of(keys: Collection[Key]) -> tuple[list[int], list[str], list[DocumentKey]]:
+    """Keys by what they are: streams, paths, documents."""
+    ids = [key for key in keys if isinstance(key, int)]
+    paths = [key for key in keys if isinstance(key, str)]
+    return ids, paths, [key for key in keys if isinstance(key, DocumentKey)]
