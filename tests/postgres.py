@@ -88,9 +88,9 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = itertools.count()
         self._cleaned: str | None = None
-        self._own(self._temporary)
+        self.own(self._temporary)
 
-    def _own(self, path: Path) -> None:
+    def own(self, path: Path) -> None:
         if self._user is not None:
             os.chown(path, self._user.pw_uid, self._user.pw_gid)
 
