@@ -220,6 +220,11 @@ HEADERS = {
         RESPONSE,
         "Where the stream begins: what was before it was trimmed. With `HEAD`, `PATCH` and with 410 (`offset-trimmed`).",
     ),
+    "accept-post": (
+        "Accept-Post",
+        RESPONSE,
+        "Of a `HEAD` of a stream: its content type and that of a [compose](../protocol.md#extensions), which the server accepts in a `POST`.",
+    ),
     "stream-seq": (
         "Stream-Seq",
         REQUEST,

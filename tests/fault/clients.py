@@ -39,12 +39,14 @@ from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.tables.paths import LOG_PREFIX
+from tests.fault.compose_clients import Composes
 from tests.fault.document_clients import DocumentClients
 from tests.fault.oracle import BrokenPromiseError, Follower, JointWrite, KnownStream, Lifetime
 from tests.fault.table_clients import Tables
 from tests.fault.table_oracle import changes_of, check_table
 from tests.fault.world import KEYS, World, Writer
 
+COMPOSED = 0.3  # the part of the appends whose data the server takes from other streams
 ABSENT = (StreamNotFoundError, StreamGoneError, OffsetGoneError)
 
 
@@ -61,6 +63,7 @@ class Clients:
         self._stopping = False
         self._changing: dict[str, tuple[str, int]] = {}  # path → pending create or delete, number of clients
         self._reads: list[tuple[KnownStream, int, int, int]] = []  # stream, times of request and reply, refusals
+        self._composes = Composes(world, engine, limits)
         self._documents = DocumentClients(world, engine, self._ask)
         self._mirroring = False  # a table has one follower
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,10 +118,15 @@ class Clients:
 
     # Commands
 
-    async def _ask(self, command: Command) -> Reply:
-        """Execute a command. After a crash there is no reply. With a working disk there are no internal errors."""
+    async def _ask(self, command: Command, composed: int = 0) -> Reply:
+        """Execute a command. After a crash there is no reply. With a working disk there are no internal errors.
+
+        `composed` is the number of an append that is to be composed from other streams.
+        """
         try:
-            if isinstance(command, Create | Append | Delete) and command.path.startswith(LOG_PREFIX):
+            if isinstance(command, Append) and composed:
+                reply = await self._composes.append(command, composed)
+            elif isinstance(command, Create | Append | Delete) and command.path.startswith(LOG_PREFIX):
                 reply = await self.tables.execute(command)
             else:
                 reply = await self._engine.execute(command)
@@ -288,9 +296,11 @@ class Clients:
         ends = None if end is None else (end,)
         with self.using(known):
             try:
-                reply = await self._ask(
-                    Append(known.path, asked_ms, body.encode(), known.kind, producer, documents=documents, ends=ends)
+                command = Append(
+                    known.path, asked_ms, body.encode(), known.kind, producer, documents=documents, ends=ends
                 )
+                is_composed = not documents and random.Random(number).random() < COMPOSED
+                reply = await self._ask(command, number if is_composed else 0)
             except ABSENT:
                 self._world.lose(known, self._engine.now_ms())
                 return False

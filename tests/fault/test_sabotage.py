@@ -13,13 +13,17 @@ from headwater.engine import Engine
 from headwater.engine.catalogue import Catalogue
 from headwater.engine.clock import SteadyClock
 from headwater.engine.loading import Loader
+from headwater.engine.messages import VisibleStream
 from headwater.engine.reader import DurableReader
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
 from headwater.log import deciding, row_framing
+from headwater.log.commands import Append
 from headwater.log.content import ContentKind
 from headwater.log.events import Appended, Record
 from headwater.log.state import StreamState
+from headwater.server import composing
+from headwater.server.composing import Composer, NamedRange
 from headwater.server.following.mirror import Mirror
 from headwater.server.tables import feeds, snapshots
 from headwater.server.tables.active import LiveRows
@@ -283,9 +287,34 @@ def test_seqnos_with_gaps_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_that_are_not_as_they_were_sent_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = row_framing.format_rows
-    monkeypatch.setattr(row_framing, "format_rows", lambda changes, *more: real([c.rstrip() for c in changes], *more))
+    real = row_framing.numbered
+
+    def stripped(changes: bytes, first_seqno: int, timestamp: str) -> tuple[bytes, int]:
+        return real(b"\n".join([change.rstrip() for change in changes.split(b"\n")]), first_seqno, timestamp)
+
+    monkeypatch.setattr(row_framing, "numbered", stripped)
     assert "not what was appended" in caught()
+
+
+def test_a_compose_of_a_part_of_the_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = composing.Composer._prepared
+
+    async def prepared(
+        self: Composer, engine: Engine, draft: Append, sources: Sequence[NamedRange], *more: Any
+    ) -> Append:
+        return await real(self, engine, draft, sources[:1], *more)
+
+    monkeypatch.setattr(composing.Composer, "_prepared", prepared)
+    assert caught()
+
+
+def test_a_composed_duplicate_that_is_stored_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_producer(target: VisibleStream, command: Append) -> Append:
+        return msgspec.structs.replace(real(target, command), producer=None)
+
+    real = composing._of
+    monkeypatch.setattr(composing, "_of", without_producer)
+    assert caught()
 
 
 def test_rows_of_a_fork_that_are_looked_for_in_its_source_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

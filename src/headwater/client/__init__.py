@@ -48,6 +48,7 @@ from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
 from headwater.positions import Position
 from headwater.protocol.state.as_events import RecordFormat
+from headwater.protocol.streams.composing import SourceRange
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import Row
@@ -110,6 +111,7 @@ __all__ = [
     "Retry",
     "Row",
     "SignedUrl",
+    "SourceRange",
     "Splits",
     "Stream",
     "StreamBatch",

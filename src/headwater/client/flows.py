@@ -30,6 +30,7 @@ from headwater.positions import NOW
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.state.view_headers import format_stream_view
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.composing import COMPOSE_TYPE
 from headwater.protocol.streams.paths import RESERVED
 
 
@@ -46,6 +47,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     ttl_seconds: int | None = None
     expires_at: str | None = None
     retention: Retention | None = None  # what is kept of it; None: everything
+    composes: bool = False  # from `head` only: whether the server composes appends to it from other streams
 
 
 class AppendResult(msgspec.Struct, frozen=True):
@@ -214,6 +216,7 @@ def head(session: Session, url: str) -> Flow[StreamInfo]:
         ttl_seconds=integer(reply, headers.TTL),
         expires_at=reply.headers.get(headers.EXPIRES_AT),
         retention=retention_of(request, reply),
+        composes=COMPOSE_TYPE in reply.headers.get(headers.ACCEPT_POST, ""),
     )
 
 

@@ -23,6 +23,7 @@ from headwater.log.retention import Retention
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.state.view_headers import format_table_view
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.composing import COMPOSE_TYPE
 from headwater.protocol.tables.changes import format_changes
 from headwater.protocol.tables.content_type import TableType, format_table_type, parse_answer_type
 from headwater.protocol.tables.headers import (
@@ -210,7 +211,33 @@ def append_body(
     if_tail: int | None = None,
 ) -> Flow[AppendedRows]:
     table_type = format_table_type(table)
-    plain = flows.append_request(url, table_type, body, producer=producer, close=close, if_tail=if_tail)
+    return (yield from _append_as(session, url, table_type, body, producer, close=close, if_tail=if_tail))
+
+
+def compose(
+    session: Session,
+    url: str,
+    composition: bytes,
+    producer: ProducerTuple | None,
+    *,
+    close: bool = False,
+    if_tail: int | None = None,
+) -> Flow[AppendedRows]:
+    """Append the changes in ranges of streams."""
+    return (yield from _append_as(session, url, COMPOSE_TYPE, composition, producer, close=close, if_tail=if_tail))
+
+
+def _append_as(
+    session: Session,
+    url: str,
+    content_type: str,
+    body: bytes,
+    producer: ProducerTuple | None,
+    *,
+    close: bool,
+    if_tail: int | None,
+) -> Flow[AppendedRows]:
+    plain = flows.append_request(url, content_type, body, producer=producer, close=close, if_tail=if_tail)
     request = _request("POST", url, plain.headers, body)
     reply = yield from exchange(session, request, repeatable=producer is not None or not body)
     return _appended(request, reply, producer)

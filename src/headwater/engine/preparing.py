@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.engine.catalogue import Catalogue, LoadedStream
 from headwater.engine.loading import Loader
-from headwater.engine.ordering import ProducerKey, ProducerOrder
+from headwater.engine.ordering import Place, ProducerKey, ProducerOrder
 from headwater.errors import HeadwaterError, OverloadedError, StreamNotFoundError
 from headwater.limits import JSON_STEP_BYTES, RETRY_AFTER_S, Limits
 from headwater.log import json_framing
@@ -50,8 +50,13 @@ class Preparer:
             return True
         return _is_large(command, kind)
 
+    def place_of(self, command: Command) -> Place | None:
+        """Take the place of an append that arrives while earlier ones of its producer are not decided."""
+        key = _producer_key(command) if isinstance(command, WITH_BODY) else None
+        return self.order.enter(key) if key is not None and self.order.holds_back(key) else None
+
     @contextlib.asynccontextmanager
-    async def prepared(self, command: Command) -> AsyncIterator[Command]:
+    async def prepared(self, command: Command, place: Place | None = None) -> AsyncIterator[Command]:
         """Yield the prepared command. The caller must decide it before it awaits anything."""
         await self._loader.load_for(command)
         if isinstance(command, Create) and command.fork is not None:
@@ -59,9 +64,11 @@ class Preparer:
             await self._loader.load_for(command)
         if isinstance(command, WITH_BODY):
             kind = self._kind(command)
-            if self.must_wait(command, kind):
+            if place is not None or self.must_wait(command, kind):
                 key = _producer_key(command)
-                async with contextlib.nullcontext() if key is None else self.order.enter(key):
+                if place is None and key is not None:
+                    place = self.order.enter(key)
+                async with contextlib.nullcontext() if place is None else place:
                     framed = await self._framed(command, kind)
                     await self._loader.load_for(framed)
                     yield framed
@@ -130,7 +137,9 @@ def _producer_key(command: Append | Create) -> ProducerKey | None:
 
 def _is_large(command: Append | Create, kind: ContentKind) -> bool:
     body = command.body
-    return len(body) > JSON_STEP_BYTES and kind is ContentKind.JSON and not json_framing.is_light(body)
+    if len(body) <= JSON_STEP_BYTES or kind is not ContentKind.JSON or command.framed is not None:
+        return False
+    return not json_framing.is_light(body)
 
 
 def _frame(command: Append | Create, messages_max: int) -> FramedBody:

@@ -17,7 +17,7 @@ from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answer, Answered, Committer, PendingRecord
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, News, PathWatch, Slice
-from headwater.engine.ordering import ProducerOrder
+from headwater.engine.ordering import Place, ProducerOrder
 from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
 from headwater.errors import (
     HeadwaterError,
@@ -172,11 +172,11 @@ class Writer:
             ):
                 self._decide(command, stream, answered)
                 return
-        self._tasks.start(self._prepare_and_decide(command, answered))
+        self._tasks.start(self._prepare_and_decide(command, answered, self._preparer.place_of(command)))
 
-    async def _prepare_and_decide(self, command: Command, answered: Answered) -> None:
+    async def _prepare_and_decide(self, command: Command, answered: Answered, place: Place | None = None) -> None:
         try:
-            while not await self._decide_if_current(command, answered):
+            while not await self._decide_if_current(command, answered, place):
                 """Prepare it again."""
         except HeadwaterError as error:
             if self._refusing is not None:  # the states that were read may be rolled back
@@ -186,10 +186,13 @@ class Writer:
         except Exception as error:
             log.exception("failed to prepare %s", type(command).__name__)
             answered(_undecided(error))
+        finally:
+            if place is not None:
+                place.leave()
 
-    async def _decide_if_current(self, command: Command, answered: Answered) -> bool:
+    async def _decide_if_current(self, command: Command, answered: Answered, place: Place | None) -> bool:
         self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
-        async with self._preparer.prepared(command) as prepared:
+        async with self._preparer.prepared(command, place) as prepared:
             if not self._preparer.is_current(prepared):
                 return False
             self.renew_if_watched(_source(self._catalogue, command), self._now_ms())

@@ -12,6 +12,7 @@ HeadwaterError
 │   │   ├── InvalidOffsetError     400
 │   │   ├── InvalidJsonError       400
 │   │   ├── InvalidChangeError     400
+│   │   ├── InvalidComposeError    400
 │   │   ├── InvalidNotifyError     400
 │   │   ├── EmptyBodyError         400
 │   │   ├── MissingContentTypeError 400
@@ -30,6 +31,7 @@ HeadwaterError
 │   ├── QuotaExceededError         403
 │   ├── StreamNotFoundError        404
 │   ├── ViewSourceNotFoundError    404
+│   ├── ComposeSourceNotFoundError 404
 │   ├── SubscriptionNotFoundError  404
 │   ├── EntityNotFoundError        404
 │   ├── UnknownRouteError          404
@@ -60,6 +62,7 @@ HeadwaterError
 │   │   ├── InvalidAckError        409
 │   │   └── SequenceGapError       409
 │   ├── StreamGoneError            410
+│   ├── ComposeSourceGoneError     410
 │   ├── NotFollowedError           410
 │   ├── OffsetGoneError            410
 │   │   ├── OffsetLostError        410

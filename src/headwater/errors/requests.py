@@ -47,6 +47,10 @@ class InvalidChangeError(BadRequestError):
         self.line = line
 
 
+class InvalidComposeError(BadRequestError):
+    title = "Invalid compose"
+
+
 class InvalidNotifyError(BadRequestError):
     title = "Invalid Notify form"
     advice = "Send at most one surl, and an absolute http or https URL as every value."
@@ -147,6 +151,14 @@ class ViewSourceNotFoundError(RequestError):
     status = 404
     title = "Source of the view not found"
     advice = "Create the source before the view, or correct the path of the source."
+
+
+class ComposeSourceNotFoundError(RequestError):
+    """A source of a compose does not exist, or was deleted. Nothing was appended."""
+
+    status = 404
+    title = "Source of a compose not found"
+    advice = "Correct the path of the source, or store its data again."
 
 
 class SubscriptionNotFoundError(RequestError):
@@ -340,6 +352,15 @@ class StreamGoneError(RequestError):
     status = 410
     title = "Stream was deleted"
     advice = "Use another path. This one stays in use until the forks of the stream are deleted."
+
+
+class ComposeSourceGoneError(RequestError):
+    """A range of a source of a compose is gone: it was trimmed or lost in a restore, or the stream was deleted and
+    created again. Nothing was appended."""
+
+    status = 410
+    title = "Source of a compose is gone"
+    advice = "Store the data of the range again, and compose that."
 
 
 class NotFollowedError(RequestError):

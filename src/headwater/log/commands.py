@@ -80,6 +80,7 @@ class Append(msgspec.Struct, frozen=True):
     stream_id: int | None = None
     ends: tuple[Offset, ...] | None = None  # append only if the stream ends at one of these
     frees: bool = False  # it records that something was removed: neither quotas nor a full disk refuse it
+    only_repeats: bool = False  # append nothing: only answer as a repeated append or a refused one would be answered
 
 
 class Delete(msgspec.Struct, frozen=True):

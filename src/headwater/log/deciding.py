@@ -453,6 +453,8 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
             return Decision(_NOTHING, repeated)
     if command.seq is not None and state.seq is not None and command.seq <= state.seq:
         raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
+    if command.only_repeats:
+        return Decision(_NOTHING, Reply(state.offset(state.tail), last_seqno=state.last_seqno))
     at_ms = max(state.appended_ms, command.now_ms)
     if state.kind >= ROWS:
         return _append_rows(timeline, state, command, at_ms)

@@ -12,6 +12,7 @@ from headwater.engine import Engine
 from headwater.limits import Limits
 from headwater.server.auth.authority import Authority
 from headwater.server.compacting.compactor import Compactor
+from headwater.server.composing import Composer
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
 from headwater.server.http import Feed
@@ -49,6 +50,7 @@ class Service(msgspec.Struct, frozen=True):
     memory: MemoryMark | None = None  # None: memory is not limited
     subscriptions: Subscriptions | None = None  # None: there are none
     views: Views | None = None  # None: views cannot be created
+    composer: Composer = msgspec.field(default_factory=Composer)
     compactor: Compactor | None = None  # None: nothing is compacted
     authority: Authority | None = None  # None: access is not checked
     console: bool = True  # whether there is one

@@ -27,7 +27,7 @@ from headwater.spark.appending import Appending, is_final, joined
 from headwater.spark.catalogue import NamedStreams
 from headwater.spark.ledger import Ledger, Listed, ListLifetime
 from headwater.spark.options import WriteOptions
-from headwater.spark.staging import RowChunk, Storage, StoredRowsGoneError, discard, place_of
+from headwater.spark.staging import RowChunk, StagedRows, Storage, StoredRowsGoneError, discard, place_of
 from headwater.spark.targets import check_stream, make_target, target_name
 
 _JSON = "application/json"
@@ -89,7 +89,7 @@ class Publisher:
             storage, stored = Storage(self._client, place_of(self._writer, batch, 0)), list[RowChunk]()
             for is_inline, group in itertools.groupby(chunks, lambda chunk: bool(chunk.data)):
                 some = list(group)
-                bodies = ((chunk.target, chunk.data) for chunk in some)
+                bodies = (StagedRows(chunk.target, chunk.data, 0) for chunk in some)
                 stored += storage.store_all(bodies, self._options.max_request_bytes) if is_inline else some
             chunks = stored
         return joined(chunks, self._options.max_request_bytes)

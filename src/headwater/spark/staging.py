@@ -6,6 +6,7 @@ import contextlib
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from headwater.errors import (
 )
 from headwater.log.content import ContentKind
 from headwater.log.retention import KEEP_ALL
+from headwater.protocol.streams.composing import ZSTD_TYPE
 from headwater.spark.options import JOURNAL_ROOT
 
 BYTES = "application/octet-stream"
@@ -42,6 +44,8 @@ class RowChunk(msgspec.Struct, frozen=True, array_like=True):
     skip: int = 0  # bytes of the piece before the rows
     goes_on: bool = False  # the target's next chunk is part of the same append
     unpacked: int = 0  # size of the piece before it was compressed; 0: it is not compressed
+    codec: str = "lz4"
+    messages: int = 0  # how many the rows are, if the server can append the piece to the target itself; 0: it cannot
 
     @property
     def piece(self) -> tuple[str, str, str]:
@@ -80,6 +84,7 @@ class Gatherer:
     ) -> None:
         self._client = client
         self.content = Content() if summed else None
+        self._kind = kind
         self._between = b"," if kind is ContentKind.JSON else b""
         self._room = request_bytes - BRACKETS
         self._place = place
@@ -119,8 +124,10 @@ class Gatherer:
 
     def _store(self, rows: dict[str, list[pa.Array]]) -> None:
         if self._storage is None:
-            self._storage = Storage(self._client, self._place)
-        bodies = ((target, self._body(arrays)) for target, arrays in rows.items() if arrays)
+            self._storage = Storage(self._client, self._place, self._kind)
+        bodies = (
+            StagedRows(target, self._body(arrays), sum(map(len, arrays))) for target, arrays in rows.items() if arrays
+        )
         self._chunks += self._storage.store_all(bodies, self._room)
 
     def _store_all(self) -> None:
@@ -146,51 +153,78 @@ def _size(messages: pa.Array) -> int:
     return int(total) + len(messages)
 
 
-class Storage:
-    """A stream with the rows of one task. It expires if it is not published and deleted."""
+class StagedRows(NamedTuple):
+    """Rows for one target: their bytes and their number."""
 
-    def __init__(self, client: Client, place: str) -> None:
-        self._stream = client.stream(place, content_type=BYTES)
-        self._stream.create(content_type=BYTES, ttl_s=limits.SPARK_STAGED_TTL_S, retention=KEEP_ALL)
+    target: str
+    body: bytes
+    number: int
+
+
+class Storage:
+    """A stream with the rows of one task. It expires if it is not published and deleted.
+
+    If the server composes appends from other streams, a piece with rows of one target is stored as the body of an
+    append, so that the driver does not have to read and send it again.
+    """
+
+    def __init__(self, client: Client, place: str, kind: ContentKind = ContentKind.BINARY) -> None:
+        self._stream = client.stream(place, content_type=ZSTD_TYPE)
+        self._stream.create(content_type=ZSTD_TYPE, ttl_s=limits.SPARK_STAGED_TTL_S, retention=KEEP_ALL)
         self._place = place
-        self._offset = self._stream.head().tail_offset
+        found = self._stream.head()
+        self._offset = found.tail_offset
+        self._composes = found.composes
+        self._around = (b"[", b"]") if kind is ContentKind.JSON else (b"", b"")
         self._stored = 0
 
-    def store_all(self, bodies: Iterable[tuple[str, bytes]], piece_bytes: int) -> Iterator[RowChunk]:
+    def store_all(self, bodies: Iterable[StagedRows], piece_bytes: int) -> Iterator[RowChunk]:
         """Store rows of several targets together, in pieces of this size. A larger row is a piece by itself."""
-        piece: list[tuple[str, bytes]] = []
+        piece: list[StagedRows] = []
         size = 0
-        for target, body in bodies:
-            if piece and size + len(body) > piece_bytes:
+        for rows in bodies:
+            if piece and size + len(rows.body) > piece_bytes:
                 yield from self._store_piece(piece)
                 piece, size = [], 0
-            piece.append((target, body))
-            size += len(body)
+            piece.append(rows)
+            size += len(rows.body)
         if piece:
             yield from self._store_piece(piece)
 
-    def _store_piece(self, piece: list[tuple[str, bytes]]) -> Iterator[RowChunk]:
-        stored, skip = self.store("", b"".join(body for _, body in piece)), 0
-        for target, body in piece:
-            yield msgspec.structs.replace(stored, target=target, size=len(body), skip=skip)
-            skip += len(body)
+    def _store_piece(self, piece: list[StagedRows]) -> Iterator[RowChunk]:
+        if len(piece) == 1:
+            yield self._store_whole(piece[0])
+            return
+        stored, skip = self.store("", b"".join([rows.body for rows in piece])), 0
+        for rows in piece:
+            yield msgspec.structs.replace(stored, target=rows.target, size=len(rows.body), skip=skip)
+            skip += len(rows.body)
 
-    def store(self, target: str, body: bytes) -> RowChunk:
-        packed = _codec().compress(body, asbytes=True)
-        is_worth_it = len(packed) < len(body) * limits.SPARK_PACKED_RATIO_MAX
-        piece, unpacked = (packed, len(body)) if is_worth_it else (body, 0)
+    def _store_whole(self, rows: StagedRows) -> RowChunk:
+        """Store rows of one target as the body of an append."""
+        if not self._composes:
+            return self.store(rows.target, rows.body)
+        before, after = self._around
+        stored = self.store(rows.target, b"%b%b%b" % (before, rows.body, after), is_packed=True)
+        return msgspec.structs.replace(stored, size=len(rows.body), skip=len(before), messages=rows.number)
+
+    def store(self, target: str, body: bytes, *, is_packed: bool = False) -> RowChunk:
+        """Store a piece, compressed if that makes it smaller, or always."""
+        packed = pa.Codec(_CODEC).compress(body, asbytes=True)
+        is_packed = is_packed or len(packed) < len(body) * limits.SPARK_PACKED_RATIO_MAX
+        piece, unpacked = (packed, len(body)) if is_packed else (body, 0)
         try:
             appended = self._stream.append_body(piece, producer=ProducerTuple("task", 0, self._stored))
         except BodyTooLargeError as error:
             raise too_large(error) from error
         self._stored += 1
         offset, self._offset = self._offset, appended.offset or self._stream.head().tail_offset
-        return RowChunk(target, len(body), stored_in=self._place, offset=offset, until=self._offset, unpacked=unpacked)
+        return RowChunk(
+            target, len(body), stored_in=self._place, offset=offset, until=self._offset, unpacked=unpacked, codec=_CODEC
+        )
 
 
-def _codec() -> pa.Codec:
-    """LZ4 takes less time than it saves, because staged bytes are sent twice, synced, folded and deleted."""
-    return pa.Codec("lz4")
+_CODEC = "zstd"  # takes less time than it saves, because staged bytes are sent, synced and read; before, it was lz4
 
 
 class StoredRowsGoneError(Exception):
@@ -205,13 +239,13 @@ def read_piece(client: Client, chunk: RowChunk) -> bytes:
     """The staged piece with the rows of a chunk; nothing if the chunk holds its rows itself."""
     if not chunk.stored_in:
         return b""
-    stream = client.stream(chunk.stored_in, content_type=BYTES)
+    stream = client.stream(chunk.stored_in, content_type=ZSTD_TYPE)
     try:
         piece = b"".join(stream.read(type=bytes, offset=chunk.offset, until=chunk.until).all())
     except (StreamNotFoundError, StreamGoneError) as error:
         raise _gone(chunk, str(error)) from error
     try:
-        return _codec().decompress(piece, chunk.unpacked, asbytes=True) if chunk.unpacked else piece
+        return pa.Codec(chunk.codec).decompress(piece, chunk.unpacked, asbytes=True) if chunk.unpacked else piece
     except OSError as error:
         raise _gone(chunk, str(error)) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from headwater import limits
-from headwater.client import Client, ProducerTuple, StreamInfo
+from headwater.client import Client, ProducerTuple, SourceRange, StreamInfo
 from headwater.errors import ContentTypeError, OptionError, SchemaError, StreamClosedError, StreamNotFoundError
 from headwater.log.content import ContentKind, kind_of
 from headwater.protocol.tables.content_type import (
@@ -29,6 +29,10 @@ class SinkTarget(Protocol):
 
     def append(self, body: bytes, producer: ProducerTuple) -> None: ...
 
+    def compose(self, sources: list[SourceRange], producer: ProducerTuple) -> None:
+        """Let the server append staged bodies."""
+        ...
+
 
 class StreamTarget:
     def __init__(self, client: Client, path: str, options: WriteOptions) -> None:
@@ -45,6 +49,9 @@ class StreamTarget:
 
     def append(self, body: bytes, producer: ProducerTuple) -> None:
         self._stream.append_body(body, producer=producer)
+
+    def compose(self, sources: list[SourceRange], producer: ProducerTuple) -> None:
+        self._stream.compose(sources, producer=producer)
 
 
 class TableTarget:
@@ -73,6 +80,9 @@ class TableTarget:
 
     def append(self, body: bytes, producer: ProducerTuple) -> None:
         self._table.append_body(body, producer=producer)
+
+    def compose(self, sources: list[SourceRange], producer: ProducerTuple) -> None:
+        self._table.compose(sources, producer=producer)
 
 
 def open_target(client: Client, options: WriteOptions, name: str) -> SinkTarget:

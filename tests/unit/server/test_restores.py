@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -86,6 +87,16 @@ def test_an_offset_of_lost_data_gets_410_wherever_it_is_sent(restored: tuple[Los
         assert problem["type"].endswith("offset-lost")
         assert "restored to an earlier state" in str(problem)
         assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_compose_of_lost_data_is_refused(restored: tuple[Lost, httpx.Client]) -> None:
+    lost, client = restored
+    client.put("/v1/stream/composed", headers=TEXT)
+    form = {"content-type": "application/vnd.headwater.compose+json"}
+    body = {"sources": [{"stream": STREAM, "offset": lost.kept, "until": lost.tail}]}
+    answer = client.post("/v1/stream/composed", headers=form, content=json.dumps(body))
+    assert (answer.status_code, answer.json()["type"]) == (410, "urn:headwater:compose-source-gone")
+    assert f"source 1 ({STREAM}): the server was restored to an earlier state" in answer.json()["detail"]
 
 
 def test_the_end_of_the_restored_data_is_valid(restored: tuple[Lost, httpx.Client]) -> None:

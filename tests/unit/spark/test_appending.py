@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
 from collections.abc import Iterator
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pytest
 
 from headwater import limits
 from headwater.client import Client, ProducerTuple
-from headwater.errors import SchemaError
+from headwater.errors import DataLossError, SchemaError
 from headwater.log.content import ContentKind
+from headwater.protocol.streams.composing import COMPOSE_TYPE
 from headwater.spark.appending import Appending, joined, runs_of
 from headwater.spark.ledger import Listed
 from headwater.spark.options import WriteOptions, write_options
 from headwater.spark.publishing import Publisher
 from headwater.spark.staging import Gatherer, RowChunk, place_of
+from headwater.spark.tables.options import table_write_options
+from headwater.spark.targets import check_target_type
 from tests.servers import Server, serving
 from tests.waiting import LIMIT_S
 
@@ -128,6 +133,102 @@ def test_a_crash_during_a_batch_to_many_targets_and_a_replay(server: Server, cli
         except KeyboardInterrupt:
             Publisher(client, options_of(server), writer).publish(0, gathered(client, writer))
     assert published(client, writer) == [list(range(4 * TASKS))] * TARGETS
+
+
+def staged(client: Client, writer: str, kind: ContentKind = ContentKind.JSON) -> list[list[RowChunk]]:
+    """Each task has rows of one target, in pieces of a request."""
+    parts = []
+    for task in range(TASKS):
+        gatherer = Gatherer(client, kind, REQUEST_BYTES, place_of(writer, 0, task))
+        rows = [b'"%d%s"' % (1000 * task + n, b"x" * 40) for n in range(200)]
+        gatherer.add(writer, pa.array(rows, pa.binary()))
+        parts.append(gatherer.finish())
+    return parts
+
+
+def rows_of(parts: list[list[RowChunk]]) -> int:
+    return sum(chunk.messages for part in parts for chunk in part)
+
+
+class Asking(httpx.HTTPTransport):
+    """Records requests for the target and for staged rows. `is_old`: refuses composes, as an older server does."""
+
+    def __init__(self, lives: int = 1 << 30, *, is_old: bool = False) -> None:
+        super().__init__(verify=False)
+        self.reads: list[str] = []
+        self.appends: list[str] = []
+        self._lives = lives
+        self._is_old = is_old
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self._lives -= 1
+        if self._lives < 0:
+            raise KeyboardInterrupt
+        path, content_type = request.url.path, request.headers.get("content-type", "")
+        if request.method == "GET" and "/_spark/" in path and "/__ds/" not in path and not path.endswith("/list"):
+            self.reads.append(path)
+        if request.method == "POST" and "/_spark/" not in path:
+            self.appends.append(content_type)
+            if self._is_old and content_type == COMPOSE_TYPE:
+                problem = {"type": "urn:headwater:content-type", "detail": "the stream is application/json"}
+                return httpx.Response(409, json=problem, headers={"content-type": "application/problem+json"})
+        return super().handle_request(request)
+
+
+def test_the_driver_does_not_read_what_the_server_appends(server: Server, client: Client) -> None:
+    writer = f"appending-{next(_numbers)}"
+    parts = staged(client, writer)
+    assert rows_of(parts) == 200 * TASKS
+    with httpx.Client(transport=(asked := Asking())) as http:
+        Publisher(Client(server.url, http=http), options_of(server), writer).publish(0, parts)
+    assert asked.reads == []
+    assert set(asked.appends) == {COMPOSE_TYPE}
+    found = client.stream(writer).read().all()
+    assert [int(row.rstrip("x")) for row in found] == [1000 * task + n for task in range(TASKS) for n in range(200)]
+
+
+@pytest.mark.parametrize("lives", [4, 8, 12, 1 << 30])
+def test_a_server_that_was_replaced_by_an_older_one_gets_the_same_appends(
+    server: Server, client: Client, lives: int
+) -> None:
+    """The first attempt has composed some of them, and crashed."""
+    writer = f"appending-{next(_numbers)}"
+    with httpx.Client(transport=Asking(lives)) as first, httpx.Client(transport=(asked := Asking(is_old=True))) as old:
+        with contextlib.suppress(KeyboardInterrupt):
+            Publisher(Client(server.url, http=first), options_of(server), writer).publish(0, staged(client, writer))
+        Publisher(Client(server.url, http=old), options_of(server), writer).publish(0, staged(client, writer))
+    assert bool(asked.reads) == (lives < 1 << 30)
+    found = client.stream(writer).read().all()
+    assert [int(row.rstrip("x")) for row in found] == [1000 * task + n for task in range(TASKS) for n in range(200)]
+
+
+def test_staged_rows_that_are_gone_fail_a_compose(server: Server, client: Client) -> None:
+    writer = f"appending-{next(_numbers)}"
+    parts = staged(client, writer)
+    for place in {chunk.stored_in for part in parts for chunk in part}:
+        client.stream(place).delete()
+    with pytest.raises(DataLossError, match=f"{writer}: the staged rows do not exist any more: .*source 1 "):
+        Publisher(client, options_of(server), writer).publish(0, parts)
+
+
+def test_pieces_with_more_changes_than_an_append_may_have_are_copied(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.limits.CHANGES_MAX", 15)
+    writer = f"appending-{next(_numbers)}"
+    table = client.table(writer)
+    table.create(schema="x")
+    parts = []
+    for task, (count, size) in enumerate(((12, 150), (40, 30))):
+        gatherer = Gatherer(client, ContentKind.TEXT, REQUEST_BYTES, place_of(writer, 0, task))
+        gatherer.add(writer, pa.array([b"+\tk%d\t%s\n" % (n, b"r" * size) for n in range(count)]))
+        parts.append(gatherer.finish())
+    options = table_write_options({"url": server.url, "table": writer, "maxRequestBytes": str(REQUEST_BYTES)})
+    options = msgspec.structs.replace(options, content_type=check_target_type(client, options))
+    with httpx.Client(transport=(asked := Asking())) as http:
+        Publisher(Client(server.url, http=http), options, writer).publish(0, parts)
+    assert [content_type == COMPOSE_TYPE for content_type in asked.appends] == [True, False, False, False]
+    assert [row.key for row in table.rows()] == [f"k{n}" for count in (12, 40) for n in range(count)]
 
 
 def test_one_of_many_targets_refuses(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.limits.SPARK_INLINE_BYTES", 20)
 
 
+@pytest.fixture(autouse=True, params=["composed", "copied"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged rows are appended by the server, or by the driver, as on other servers."""
+    if request.param == "copied":
+        monkeypatch.setattr("headwater.client.flows.COMPOSE_TYPE", "not/offered")
+
+
 ROWS = 30
 SMALL = 40  # bytes of a request: a batch takes several
 SIZES = [pytest.param(100_000, id="whole"), pytest.param(SMALL, id="listed")]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headwater.client import Client
-from headwater.spark.staging import RowChunk, Storage, StoredRowsGoneError, place_of, read_stored
+from headwater.spark.staging import RowChunk, StagedRows, Storage, StoredRowsGoneError, place_of, read_stored
 from tests.servers import Server
 
 ROWS = b",".join(b'{"id":%d,"name":"customer %d"}' % (n, n) for n in range(1000))
@@ -44,7 +44,7 @@ def test_rows_that_do_not_compress_are_stored_unchanged(client: Client) -> None:
 def test_chunks_of_one_compressed_piece(client: Client) -> None:
     storage = Storage(client, place_of("pieces", 0, 0))
     bodies = [(f"target-{n}", ROWS[n * 100 : n * 100 + 2000]) for n in range(5)]
-    chunks = list(storage.store_all(bodies, 1 << 20))
+    chunks = list(storage.store_all([StagedRows(*one, 1) for one in bodies], 1 << 20))
     assert len({chunk.piece for chunk in chunks}) == 1
     assert [(chunk.target, read_stored(client, chunk)) for chunk in chunks] == bodies
 

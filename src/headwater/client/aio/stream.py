@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from msgspec import UNSET
 
 from headwater import limits
-from headwater.client import arrow, entities, flows, retaining
+from headwater.client import arrow, composing, entities, flows, retaining
 from headwater.client.aio.producer import AsyncProducer
 from headwater.client.aio.reader import AsyncReader
 from headwater.client.codecs import JSON
@@ -30,6 +30,7 @@ from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
 from headwater.positions import BEGINNING, Position
 from headwater.protocol.state.as_events import RecordFormat
+from headwater.protocol.streams.composing import SourceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -292,6 +293,36 @@ class AsyncStream:
         content_type_used = await self._known_content_type()
         return await self._client._run(
             flows.append_body(self._session, self.url, content_type_used, body, producer=producer, if_tail=if_tail)
+        )
+
+    async def compose(
+        self,
+        sources: Iterable[SourceRange],
+        *,
+        seq: str | None = None,
+        producer: ProducerTuple | None = None,
+        close: bool = False,
+        if_tail: str | None = None,
+    ) -> AppendResult:
+        """Append the data of ranges of other streams on the same server, in one atomic request.
+
+        The data does not come through the client. Sources have the content type of this stream, or application/zstd:
+        then they hold compressed bodies of appends. With a producer it can be repeated after the sources were deleted.
+        Raises ComposeSourceNotFoundError or ComposeSourceGoneError if a source is not there any more. This is an
+        extension of Headwater: `head` says whether a server has it (`StreamInfo.composes`).
+        """
+        body = composing.composition(self._session, sources)
+        return await self._client._run(
+            flows.append_body(
+                self._session,
+                self.url,
+                composing.COMPOSE_TYPE,
+                body,
+                seq=seq,
+                producer=producer,
+                close=close,
+                if_tail=if_tail,
+            )
         )
 
     async def close(self, *, if_tail: str | None = None) -> AppendResult:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from msgspec import UNSET
 
 from headwater import limits
-from headwater.client import arrow, entities, flows, retaining
+from headwater.client import arrow, composing, entities, flows, retaining
 from headwater.client.codecs import JSON
 from headwater.client.entities import StreamEntity
 from headwater.client.flows import AppendResult, RecordInfo, RecordTimes, SignedUrl, Splits, StreamInfo
@@ -31,6 +31,7 @@ from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
 from headwater.positions import BEGINNING, Position
 from headwater.protocol.state.as_events import RecordFormat
+from headwater.protocol.streams.composing import SourceRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -291,6 +292,36 @@ class Stream:
         content_type_used = self._known_content_type()
         return self._client._run(
             flows.append_body(self._session, self.url, content_type_used, body, producer=producer, if_tail=if_tail)
+        )
+
+    def compose(
+        self,
+        sources: Iterable[SourceRange],
+        *,
+        seq: str | None = None,
+        producer: ProducerTuple | None = None,
+        close: bool = False,
+        if_tail: str | None = None,
+    ) -> AppendResult:
+        """Append the data of ranges of other streams on the same server, in one atomic request.
+
+        The data does not come through the client. Sources have the content type of this stream, or application/zstd:
+        then they hold compressed bodies of appends. With a producer it can be repeated after the sources were deleted.
+        Raises ComposeSourceNotFoundError or ComposeSourceGoneError if a source is not there any more. This is an
+        extension of Headwater: `head` says whether a server has it (`StreamInfo.composes`).
+        """
+        body = composing.composition(self._session, sources)
+        return self._client._run(
+            flows.append_body(
+                self._session,
+                self.url,
+                composing.COMPOSE_TYPE,
+                body,
+                seq=seq,
+                producer=producer,
+                close=close,
+                if_tail=if_tail,
+            )
         )
 
     def close(self, *, if_tail: str | None = None) -> AppendResult:

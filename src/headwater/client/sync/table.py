@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from headwater import limits
-from headwater.client import arrow, flows, mirroring, retaining, table_reading, tables
+from headwater.client import arrow, composing, flows, mirroring, retaining, table_reading, tables
 from headwater.client import nurls as notifying
 from headwater.client.mirroring import Mirrored, Mirroring
 from headwater.client.nurls import Nurl
@@ -23,6 +23,7 @@ from headwater.client.tables import AppendedRows, Change, TableInfo
 from headwater.errors import OffsetTrimmedError
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
+from headwater.protocol.streams.composing import SourceRange
 from headwater.protocol.tables.content_type import TableType
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.following import TableFollowing
@@ -204,6 +205,23 @@ class Table:
         return self._client._run(
             tables.append_body(self._session, self.url, table_type, body, producer, if_tail=if_tail)
         )
+
+    def compose(
+        self,
+        sources: Iterable[SourceRange],
+        *,
+        producer: ProducerTuple | None = None,
+        close: bool = False,
+        if_tail: int | None = None,
+    ) -> AppendedRows:
+        """Append the changes in ranges of streams on the same server, in one atomic request.
+
+        The changes do not come through the client. Sources are streams (not tables) of text/sequence or
+        text/tab-separated-values, which hold lines of changes, or of application/zstd, which hold them compressed.
+        Otherwise it is as `Stream.compose`.
+        """
+        body = composing.composition(self._session, sources)
+        return self._client._run(tables.compose(self._session, self.url, body, producer, close=close, if_tail=if_tail))
 
     def append_rows(self, rows: Iterable[Row], *, after: int, close: bool = False) -> AppendedRows:
         """Append rows to a mirror in one atomic request. They keep their SeqNos and timestamps.

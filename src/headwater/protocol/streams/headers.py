@@ -35,6 +35,7 @@ PRODUCER_EPOCH = "producer-epoch"
 PRODUCER_SEQ = "producer-seq"
 PRODUCER_EXPECTED_SEQ = "producer-expected-seq"
 PRODUCER_RECEIVED_SEQ = "producer-received-seq"
+ACCEPT_POST = "accept-post"  # of a stream: its content type, and that of a compose
 IF_MATCH = "if-match"  # of a write: the expected tail, see `protocol.conditions`
 
 RETENTION = (RETAIN_SECONDS, RETAIN_BYTES, RETAIN_MESSAGES, COMPACT, COMPACT_AFTER)
@@ -65,6 +66,7 @@ RESPONSE_HEADERS = (
     EXPIRES_AT,
     *RETENTION,
     FIRST_OFFSET,
+    ACCEPT_POST,
     SSE_DATA_ENCODING,
     PRODUCER_EPOCH,
     PRODUCER_SEQ,

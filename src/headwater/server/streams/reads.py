@@ -17,6 +17,7 @@ from headwater.protocol.streams.reads import Live, ReadQuery, cache_control, nex
 from headwater.protocol.streams.retention import retention_headers
 from headwater.server import compression
 from headwater.server.bodies import BodyFeed, cut
+from headwater.server.composing import accepted_posts
 from headwater.server.http import Headers, Request, Response, waiting
 from headwater.server.service import Service
 from headwater.server.streams.feeds import EventFeed
@@ -48,6 +49,7 @@ def _described(stream: VisibleStream) -> Headers:
         (headers.NEXT_OFFSET, offset_text(stream, stream.tail)),
         (headers.FIRST_OFFSET, format_offset(stream.first_offset)),
         *retention_headers(stream.retention),
+        accepted_posts(stream.content_type),
         UP_TO_DATE,
         NO_STORE,
     ]

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
+from functools import partial
+
+import msgspec
 
 from headwater.engine.committer import Answer, Answered
-from headwater.errors import HeadwaterError, InvalidHeaderError, UnknownOutcomeError
-from headwater.log.commands import Append, Create, Delete, ForkRequest, Reply
-from headwater.log.content import ContentKind, kind_of
+from headwater.engine.messages import VisibleStream
+from headwater.errors import (
+    ContentTypeError,
+    EmptyBodyError,
+    HeadwaterError,
+    InvalidHeaderError,
+    TooManyMessagesError,
+    UnknownOutcomeError,
+)
+from headwater.limits import Limits
+from headwater.log import json_framing
+from headwater.log.commands import Append, Create, Delete, ForkRequest, FramedBody, Reply
+from headwater.log.content import ContentKind, kind_of, same_type
 from headwater.protocol.conditions import check_unconditional, parse_stream_ends
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.composing import ZSTD_TYPE, is_compose
 from headwater.protocol.streams.headers import check_content_type
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.streams.paths import STREAM_ROOT, quote_path
 from headwater.protocol.streams.retention import parse_retention
 from headwater.server.auth.scopes import Action
+from headwater.server.composing import SourceData, check_no_compose, requested_sources
 from headwater.server.http import Request, Respond, Response
 from headwater.server.problems import problem
 from headwater.server.references import stream_path
 from headwater.server.service import Service
 from headwater.server.streams.replies import CLOSED, NO_STORE, created_response
-from headwater.server.views.definition import JSON_TYPE, Definition
+from headwater.server.views.definition import JSON_TYPE
 from headwater.server.views.requests import create as create_view
 from headwater.server.views.requests import stream_view
 
@@ -36,12 +52,45 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         producer, seq, close = headers.parse_producer(fields), headers.parse_seq(fields), headers.parse_closed(fields)
         ends = parse_stream_ends(fields)
     accepted = 200 if producer is not None and request.body else 204
-    command = Append(path, engine.now_ms(), request.body, fields.get("content-type"), producer, seq, close, ends=ends)
+    content_type = fields.get("content-type")
+    command = Append(path, engine.now_ms(), request.body, content_type, producer, seq, close, ends=ends)
 
     def answered(answer: Answer) -> None:
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _appended(answer, accepted))
 
-    engine.submit(command, answered)
+    if is_compose(content_type):
+        sources = requested_sources(request, path)
+        draft = msgspec.structs.replace(command, body=b"")
+        build = partial(_composed, service.limits)
+        work = service.composer.compose(engine, draft, sources, _check_source, build)
+        service.tasks.start(_in_background(work, answered, "a compose"))
+    else:
+        engine.submit(command, answered)
+
+
+def _check_source(target: VisibleStream, content_type: str) -> None:
+    if not same_type(content_type, target.content_type):
+        raise ContentTypeError(f"the stream is {target.content_type}, and takes data of this type or {ZSTD_TYPE}")
+
+
+def _composed(limits: Limits, target: VisibleStream, draft: Append, found: list[SourceData]) -> Append:
+    """The append of the data of sources. JSON that was stored is valid, and only counted."""
+    bytes_max, messages_max, size, count, parts = limits.body_bytes_max, limits.messages_per_append_max, 0, 0, []
+    for one in found:
+        data = one.inflated(bytes_max - size) if one.is_compressed else one.data
+        size += len(data)
+        if target.kind is ContentKind.JSON and one.is_compressed:
+            data, messages = json_framing.framed(data, messages_max, may_be_empty=True)
+            count += messages
+        elif target.kind is ContentKind.JSON:
+            count += json_framing.count_messages(data)
+        parts.append(data)
+    if count > messages_max:
+        raise TooManyMessagesError(f"an append may have at most {messages_max} messages, these are {count}")
+    data = b"".join(parts)
+    if not data:
+        raise EmptyBodyError("the sources have no data in these ranges")
+    return msgspec.structs.replace(draft, body=data, framed=FramedBody(data, messages=count))
 
 
 def create(service: Service, request: Request, path: str, respond: Respond) -> None:
@@ -53,6 +102,8 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         content_type = content_type or JSON_TYPE
         if kind_of(content_type) is not ContentKind.JSON:
             raise InvalidHeaderError(f"a view of a table is a stream of {JSON_TYPE}, got {content_type[:80]!r}")
+    if content_type is not None:
+        check_no_compose(content_type)
     ttl_s, expires_ms = headers.parse_expiry(fields)
     command = Create(
         path=path,
@@ -71,18 +122,18 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _created(answer, request, path))
 
     if view is not None or (service.views is not None and service.views.holds(path)):
-        service.tasks.start(_create_view(service, command, view, answered))
+        service.tasks.start(_in_background(create_view(service, command, view), answered, "creating a view"))
     else:
         service.engine.submit(command, answered)
 
 
-async def _create_view(service: Service, command: Create, view: Definition | None, answered: Answered) -> None:
+async def _in_background(work: Awaitable[Reply], answered: Answered, what: str) -> None:
     try:
-        answered(await create_view(service, command, view))
+        answered(await work)
     except HeadwaterError as error:
         answered(error)
     except Exception:
-        log.exception("creating a view failed")
+        log.exception("%s failed", what)
         answered(UnknownOutcomeError("the server log has the cause"))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
+from collections.abc import Awaitable
+from functools import lru_cache, partial
 
 import msgspec
 
 from headwater.engine.committer import Answer
-from headwater.engine.messages import FindRow
+from headwater.engine.messages import FindRow, VisibleStream
 from headwater.engine.ordering import Place
 from headwater.errors import (
     BadRequestError,
@@ -24,14 +25,16 @@ from headwater.log.content import ContentKind
 from headwater.log.producers import ProducerTuple
 from headwater.protocol.conditions import check_unconditional, parse_table_ends
 from headwater.protocol.streams import headers
+from headwater.protocol.streams.composing import is_compose
 from headwater.protocol.streams.retention import parse_retention
-from headwater.protocol.tables.changes import is_plain_change, parse_changes
+from headwater.protocol.tables.changes import check_changes, is_plain_change
 from headwater.protocol.tables.content_type import TableType, check_changes_type, format_table_type, parse_table_type
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.headers import AFTER_SEQNO, parse_fork_seqno, parse_mirror
 from headwater.protocol.tables.paths import name_of, surl_path
 from headwater.protocol.trace_context import TRACEPARENT
 from headwater.server.auth.scopes import Action
+from headwater.server.composing import SourceData, requested_sources
 from headwater.server.following import Followers
 from headwater.server.following.documents import forgotten, resolved
 from headwater.server.http import Request, Respond, Response
@@ -66,6 +69,13 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         producer, seq, close = headers.parse_producer(fields), headers.parse_seq(fields), headers.parse_closed(fields)
         ends = parse_table_ends(fields)
     engine = service.engine
+    if is_compose(fields.get("content-type")):
+        draft = Append(path, engine.now_ms(), b"", None, producer, seq, close, ends=ends)
+        sources = requested_sources(request, path)
+        build = partial(_composed, service.limits)
+        work = service.composer.compose(engine, draft, sources, _check_source, build)
+        service.tasks.start(answer(path, respond, _appended_by(work, producer)))
+        return
     framing = engine.framing(path)
     body = request.body
     key = None if producer is None else (path, producer.id)
@@ -98,6 +108,27 @@ async def _append_later(
             _submit(service, command, respond)
 
 
+async def _appended_by(work: Awaitable[Reply], producer: ProducerTuple | None) -> Response:
+    return _appended(await work, 200 if producer is not None else 204)
+
+
+def _check_source(target: VisibleStream, content_type: str) -> None:
+    _refuse_mirror(target.kind)
+    _known_escape_of(content_type, target.content_type)
+
+
+def _composed(limits: Limits, target: VisibleStream, draft: Append, found: list[SourceData]) -> Append:
+    """The append of the changes in the sources."""
+    bytes_max, size, parts = limits.body_bytes_max, 0, []
+    for one in found:
+        data = one.inflated(bytes_max - size) if one.is_compressed else one.data
+        size += len(data)
+        if data:
+            parts.append(data if data.endswith(b"\n") else data + b"\n")
+    body = _changes(limits, b"".join(parts), type_of(target.content_type).escape)
+    return msgspec.structs.replace(draft, body=body)
+
+
 async def _prepared(service: Service, request: Request, draft: Append) -> Append:
     """The append with its body checked for the table that is there now."""
     table = await service.engine.info(draft.path)
@@ -112,17 +143,21 @@ async def _prepared(service: Service, request: Request, draft: Append) -> Append
 
 def _checked(limits: Limits, request: Request, table_type: str, kind: ContentKind) -> bytes:
     """Check a body. Returns its changes as they are stored, one per line."""
-    if kind is _MIRROR:
-        raise ConflictError(
-            "the table mirrors another one, which gives its rows their SeqNos: append changes there, "
-            "or send rows of it here with STP-After-SeqNo"
-        )
+    _refuse_mirror(kind)
     content_type = request.headers.get("content-type")
     if content_type is not None and len(content_type) > CACHED_TEXT_LENGTH_MAX:
         escape = _escape_of(content_type, table_type)
     else:
         escape = _known_escape_of(content_type, table_type)
     return _changes(limits, request.body, escape)
+
+
+def _refuse_mirror(kind: ContentKind) -> None:
+    if kind is _MIRROR:
+        raise ConflictError(
+            "the table mirrors another one, which gives its rows their SeqNos: append changes there, "
+            "or send rows of it here with STP-After-SeqNo"
+        )
 
 
 def _escape_of(content_type: str | None, table_type: str) -> Escape:
@@ -139,7 +174,7 @@ _known_escape_of = lru_cache(maxsize=1024)(_escape_of)
 def _changes(limits: Limits, body: bytes, escape: Escape) -> bytes:
     if escape is _NO_ESCAPES and is_plain_change(body):
         return body
-    return b"\n".join(parse_changes(body, min(CHANGES_MAX, limits.messages_per_append_max), escape).lines)
+    return check_changes(body, min(CHANGES_MAX, limits.messages_per_append_max), escape)
 
 
 def _submit(service: Service, command: Append, respond: Respond) -> None:

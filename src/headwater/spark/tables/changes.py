@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructType
 
 from headwater.client.columns.texts import join
 from headwater.errors import InvalidChangeError, SchemaError
-from headwater.protocol.tables.changes import parse_changes
+from headwater.protocol.tables.changes import check_changes
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import ADD, DELETE
 from headwater.spark.tables.columns import COLUMNS
@@ -75,7 +75,7 @@ class ChangeEncoder:
                 number = pc.index(pc.greater(pc.count_substring(lines, "\n"), 1), True).as_py()
                 fault = "there is a newline in the key or record; remove it, or create the table with escape=backslash"
                 raise InvalidChangeError(fault, line=number + 1)
-            parse_changes(body, len(lines), self._escape)
+            check_changes(body, len(lines), self._escape)
         except InvalidChangeError as error:
             key = batch.column("key")[(error.line or 1) - 1].as_py()[:80]
             fault = error.detail.partition(": ")[2] if error.detail.startswith("line ") else error.detail

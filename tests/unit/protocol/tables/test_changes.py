@@ -24,8 +24,10 @@ KINDS: list[Action] = ["+", "-"]
 def test_a_body_is_lines_of_action_key_and_record() -> None:
     body = b"+\ta\thello world\n-\ta\n-\tb\t\n-\tc\tobsolete\n+\td\t"
     lines = [b"+\ta\thello world", b"-\ta\t", b"-\tb\t", b"-\tc\tobsolete", b"+\td\t"]
-    expected = Changes(lines, [b"+", b"-", b"-", b"-", b"+"], [b"a", b"a", b"b", b"c", b"d"])
-    assert parse_changes(body, 5) == parse_changes(body + b"\n", 5) == expected
+    changes = parse_changes(body, 5)
+    assert changes == parse_changes(body + b"\n", 5) == Changes(lines)
+    assert changes.actions == [b"+", b"-", b"-", b"-", b"+"]
+    assert changes.keys == [b"a", b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.parametrize("body", [b"+\tkey\trecord", b"-\tkey\t\n", b"+\ta b\t{}\n"])
