@@ -49,6 +49,10 @@ class Bench:
         self._tails: dict[int, int] = {}
 
     async def commit(self, *records: tuple[Event, ...]) -> None:
+        await self.begin(*records)
+        await self._rest(self.store)
+
+    def begin(self, *records: tuple[Event, ...]) -> asyncio.Future[None]:
         batch = [self._committed(record) for record in records]
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -56,8 +60,11 @@ class Bench:
             durable.set_exception(error) if error else durable.set_result(None)
 
         self.store.commit(batch, done)
-        await durable
-        await self._rest(self.store)
+        return durable
+
+    def decide(self, event: Event) -> None:
+        """Change the newest states, as the engine does when it has decided a command that is not committed yet."""
+        self._evolve(event)
 
     def _committed(self, record: tuple[Event, ...]) -> Commit:
         expects = self._expects(record) if self.store.shared else None
@@ -175,6 +182,19 @@ def test_a_loaded_state_equals_the_committed_one(run: Run) -> None:
         assert loaded.producers == {"p": ProducerState(3, 1, 3000)}
         assert loaded.closed_by == ProducerTuple("p", 3, 1)
         assert loaded.version == 3
+
+    run(body)
+
+
+def test_what_is_decided_during_a_commit_is_not_part_of_it(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        await bench.commit((created(1, "a", b"one"),))
+        committed = bench.begin(bench.append(1, 2000, b"two"))
+        bench.decide(Appended(1, 6, 3000, b"three"))
+        await committed
+        loaded = await bench.store.load("a")
+        assert loaded is not None
+        assert (loaded.tail, loaded.version) == (6, 2)
 
     run(body)
 

@@ -29,7 +29,7 @@ from headwater.store.contract import (
     StoreReport,
 )
 from headwater.store.pieces import Piece, RecordEnd
-from headwater.store.postgres.batches import encode_batch
+from headwater.store.postgres.batches import EncodedBatch, encode_batch
 from headwater.store.postgres.connections import Pool, PostgresDatabase, log, refusal, text_of
 from headwater.store.postgres.reading import PostgresReader
 from headwater.store.postgres.upkeep import PostgresUpkeep
@@ -111,8 +111,9 @@ class PostgresStore:
     # Writes
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
-        work = self._write if any(commit.record for commit in batch) else self._compare
-        self._writing = self._tasks.start(self._reporting(work(batch), done))
+        # Encoded at once, because the engine changes the states after this returns.
+        work = self._write(encode_batch(batch)) if any(one.record for one in batch) else self._compare(batch)
+        self._writing = self._tasks.start(self._reporting(work, done))
 
     async def _reporting(self, work: Coroutine[Any, Any, None], done: Done) -> None:
         try:
@@ -126,8 +127,7 @@ class PostgresStore:
         else:
             done(None)
 
-    async def _write(self, batch: Sequence[Commit]) -> None:
-        encoded = encode_batch(batch)
+    async def _write(self, encoded: EncodedBatch) -> None:
         began_s = time.perf_counter()
         outcome = await self._parts.writer.write(encoded)
         self._seconds.add(time.perf_counter() - began_s)
