@@ -27,6 +27,7 @@ from tests.waiting import LIMIT_S
 CLIENTS = 10
 STREAMS = 4
 REQUESTS = 120  # to each stream in a round
+UNKNOWN_MAX = 8  # unanswered ones, after which a stream gets no more: the possible orders multiply with each of them
 ANSWER_S = 4.0  # after that a client gives up
 TEXT = {"content-type": "text/plain"}
 Fault = Callable[[random.Random], Awaitable[None]]
@@ -77,6 +78,12 @@ class Recorder:
     counts: Counter[str] = field(default_factory=Counter)
     number: int = 0
 
+    def is_full(self, path: str) -> bool:
+        """Whether the history of a stream is long enough, or has as many unanswered requests as a check can order."""
+        history = self.histories[path]
+        unknown = sum(operation.answer is None for operation in history)
+        return len(history) >= REQUESTS or unknown >= UNKNOWN_MAX
+
     def value(self) -> str:
         """Another one for each request, also for a retry, so that it is known which request was stored."""
         self.number += 1
@@ -96,8 +103,7 @@ class Client:
         self._tags: dict[str, tuple[str, Answer]] = {}
 
     async def run(self, streams: Sequence[str]) -> None:
-        histories = self._recorder.histories
-        while pending := [path for path in streams if len(histories[path]) < REQUESTS]:
+        while pending := [path for path in streams if not self._recorder.is_full(path)]:
             path = self._rng.choice(pending)
             await self.send(path, self._call(path))
             await asyncio.sleep(self._rng.uniform(0, 0.02))
