@@ -31,6 +31,7 @@ PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 PAGES = {
     "backup": (BACKUP, BACKUP),
     "check": (OPERATIONS, OPERATIONS),
+    "copy": (OPERATIONS, OPERATIONS),
     "pipeline": (PIPELINE, PIPELINE),
     "promote": (BACKUP, BACKUP),
     "restore": (BACKUP, BACKUP),

@@ -13,7 +13,7 @@ from headwater.errors import OptionError
 from headwater.limits import Limits
 from headwater.log.moments import NEVER
 from headwater.store.contract import Store
-from headwater.store.copying import Copied, compare, copy_store, describe
+from headwater.store.copying import CopyCounts, compare, copy_store, describe
 from headwater.store.embedded import layout
 from headwater.store.embedded.copies import open_directory_copy
 from headwater.store.embedded.opening import open_store
@@ -48,7 +48,7 @@ async def _start(store: Store) -> None:
     await store.start(failed, lambda: NEVER)
 
 
-async def _copy(source: Path, target: Path, name: str) -> Copied:
+async def _copy(source: Path, target: Path, name: str) -> CopyCounts:
     layout.check_format(source)
     limits = Limits()
     store = open_store(source, limits)

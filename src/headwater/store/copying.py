@@ -40,7 +40,7 @@ class Source(msgspec.Struct, frozen=True):
     timeline: int
 
 
-class Run(NamedTuple):
+class CopiedRun(NamedTuple):
     """Consecutive records of one stream."""
 
     stream_id: int
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 class Portion(msgspec.Struct):
     """What is written to the target at once. The bytes of a stream come before its state, or with it."""
 
-    runs: list[tuple[Run, StreamState]] = []
+    runs: list[tuple[CopiedRun, StreamState]] = []
     states: list[StreamState] = []
     documents: list[Document] = []
     size_bytes: int = 0
@@ -78,7 +78,7 @@ class CopyTarget(Protocol):
         """Continue ids, times and the timeline where the source ends."""
 
 
-class Copied(NamedTuple):
+class CopyCounts(NamedTuple):
     streams: int
     documents: int
     size_bytes: int
@@ -118,7 +118,7 @@ async def copy_store(store: Store, source: Source, target: CopyTarget, update: P
     target.put_position(source)
 
 
-async def compare(store: Store, copy: Store, update: Progress) -> Copied:
+async def compare(store: Store, copy: Store, update: Progress) -> CopyCounts:
     """Read both and compare. Raises CopyError at the first difference."""
     count = size_bytes = document_count = 0
     _same("the timeline", store.timeline, copy.timeline)
@@ -145,7 +145,7 @@ async def compare(store: Store, copy: Store, update: Progress) -> Copied:
             document_count += 1
     if (left := await anext(others, None)) is not None:
         raise CopyError(f"the copy has a document that its source lacks: {left.key!r}")
-    return Copied(count, document_count, size_bytes)
+    return CopyCounts(count, document_count, size_bytes)
 
 
 def _same(what: str, here: object, there: object) -> None:
@@ -199,7 +199,7 @@ def kept_ranges(state: StreamState) -> Iterator[tuple[int, int]]:
         yield position, state.tail
 
 
-async def _missing(store: Store, state: StreamState, end: int | None) -> AsyncIterator[Run]:
+async def _missing(store: Store, state: StreamState, end: int | None) -> AsyncIterator[CopiedRun]:
     """The bytes of a stream after those that were copied."""
     for low, high in kept_ranges(state):
         position = low if end is None else max(low, end)
@@ -209,12 +209,12 @@ async def _missing(store: Store, state: StreamState, end: int | None) -> AsyncIt
             position = piece.next
 
 
-def _run_of(stream_id: int, piece: Piece) -> Run:
+def _run_of(stream_id: int, piece: Piece) -> CopiedRun:
     ends, times = array("Q"), array("Q")
     for record in piece.records():
         ends.append(record.position - piece.start)
         times.append(record.at_ms)
-    return Run(stream_id, piece.start, ends, times, piece.data)
+    return CopiedRun(stream_id, piece.start, ends, times, piece.data)
 
 
 async def _compare_bytes(store: Store, copy: Store, state: StreamState) -> None:
