@@ -17,7 +17,7 @@ from headwater.server.asgi import App
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request
 from headwater.server.native.connection import Connection
-from headwater.server.native.parsing import RequestParser
+from headwater.server.native.parsing import KnownHeads, RequestParser
 from headwater.server.native.pipeline import Waiting
 from headwater.server.native.shared import Shared
 from headwater.server.service import Service
@@ -135,6 +135,12 @@ def parser(data: bytes) -> None:
     """Bytes of HTTP: the same requests however they are cut, and bounded."""
     whole, error = _parsed([data])
     cut, other = _parsed(Choices(data).pieces(data))
+    heads = KnownHeads()
+    again: list[Waiting] = []
+    RequestParser(LIMITS, again.append, heads).feed(data)
+    known = RequestParser(LIMITS, again.append, heads).repeated(data)
+    if known is not None:  # the head of the data is known: its only request is the same
+        assert [(known, True)] == whole
     for request, _ in whole:
         assert len(request.body) <= LIMITS.body_bytes_max
         assert len(request.path) + len(request.query) <= LIMITS.url_bytes_max

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -20,7 +20,7 @@ from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundErro
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
 from headwater.log.offsets import Names, Snapshot
 from headwater.log.retention import Retention
-from headwater.log.state import Document, StreamState, evolve, evolve_document
+from headwater.log.state import Document, StreamState, append, evolve, evolve_document
 
 
 class LoadedStream(msgspec.Struct, eq=False, gc=False):
@@ -144,6 +144,7 @@ class Catalogue:
 
     def __init__(self) -> None:
         self._paths: dict[str, LoadedStream] = {}  # newest, by path
+        self.newest: Callable[[str], LoadedStream | None] = self._paths.get  # every append calls it
         self._ids: dict[int, LoadedStream] = {}  # newest, by id
         self._visible: dict[str, LoadedStream] = {}  # durable, by path
         self._deleting: dict[int, LoadedStream] = {}  # by id: streams whose deletion is accepted but not durable
@@ -170,9 +171,6 @@ class Catalogue:
     def document(self, key: str) -> Document | None:
         return self._documents[key].newest
 
-    def newest(self, path: str) -> LoadedStream | None:
-        return self._paths.get(path)
-
     def by_id(self, stream_id: int) -> LoadedStream | None:
         return self._ids.get(stream_id)
 
@@ -195,7 +193,7 @@ class Catalogue:
     def apply_append(self, stream: LoadedStream, event: Appended) -> None:
         """A faster `apply` for the most frequent event."""
         if event.producer is None:
-            evolve(stream.state, event)
+            append(stream.state, event)
         else:
             self._change(event)
         stream.pending += 1

@@ -21,33 +21,33 @@ class ProducerOrder:
     """The queues of producers that have appends which are not decided yet."""
 
     def __init__(self) -> None:
-        self._queues: dict[ProducerKey, deque[Place]] = {}
+        self.queues: dict[ProducerKey, deque[Place]] = {}  # empty most of the time
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return len(self.queues)
 
     def holds_back(self, key: ProducerKey | None) -> bool:
         """Whether an append of this producer must take a place."""
-        queue = self._queues.get(key) if key is not None else None
+        queue = self.queues.get(key) if key is not None else None
         return queue is not None and not queue[0].is_deciding
 
     def enter(self, key: ProducerKey) -> Place:
         """Take the last place. It must be left, even if it was never reached."""
-        queue = self._queues.setdefault(key, deque())
+        queue = self.queues.setdefault(key, deque())
         place = Place(self, key)
         queue.append(place)
         queue[0].reached.set()
         return place
 
     def leave(self, key: ProducerKey, place: Place) -> None:
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         if queue is None or place not in queue:
             return
         queue.remove(place)
         if queue:
             queue[0].reached.set()
         else:
-            del self._queues[key]
+            del self.queues[key]
 
 
 class Place:

@@ -39,11 +39,6 @@ class Preparer:
         self._thread = asyncio.Lock()  # held while the thread is used
         self.order = ProducerOrder()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether appends of producers wait to be decided."""
-        return bool(self.order)
-
     def must_wait(self, command: Append | Create, kind: ContentKind) -> bool:
         """Whether the body of a command, or of an earlier append of the same producer, must be parsed first."""
         if self.order and self.order.holds_back(_producer_key(command)):

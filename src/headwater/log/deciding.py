@@ -64,7 +64,6 @@ from headwater.log.events import (
     Fork,
     ForkAdded,
     ForkReleased,
-    Keeper,
     Record,
     Retained,
     SoftDeleted,
@@ -97,13 +96,17 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 _NOTHING: Record = ()
+_JSON = ContentKind.JSON  # in Python 3.11 much faster than the attribute
 
 
 def decide(states: NewestStates, command: Command, messages_max: int, producers_max: int) -> Decision:
     """Decide a command. `messages_max` limits the number of messages in a JSON body, `producers_max` that of the
     producers of a stream."""
     if type(command) is Append:
-        state = live(states.at(command.path), command.now_ms)
+        current = states.at(command.path)
+        if current is None or current.soft_deleted or current.ttl_s is not None or current.expires_ms is not None:
+            current = live(current, command.now_ms)  # most appends need not call it
+        state = current
         decision = _append(states.timeline, state, command, messages_max, producers_max)
     elif isinstance(command, Create):
         decision = _create(states, states.at(command.path), command, messages_max)
@@ -330,7 +333,7 @@ def _kept(
     if kind >= ROWS and command.body:
         data = row_framing.stored(kind, command.body, last_seqno, at_ms)[0]
         return data, data.count(b"\n")
-    if not command.body or kind is not ContentKind.JSON:
+    if not command.body or kind is not _JSON:
         return command.body, 1 if command.body else 0
     if command.framed is None:
         return json_framing.framed(command.body, messages_max, may_be_empty=type(command) is Create)
@@ -437,10 +440,8 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     The tail comes last so that a duplicate is recognised after the tail has moved.
     """
     producer = command.producer
-    if command.stream_id is not None and command.stream_id != state.id:
-        raise StreamGoneError("the stream was deleted, and another one was created at its path")
-    if state.keeper is not None:
-        _check_kept(state.keeper, command)
+    if command.stream_id is not None or state.keeper is not None:
+        _check_target(state, command)
     if not command.body and not command.close:
         raise EmptyBodyError("an append needs a body; only a close may have none")
     if state.closed:
@@ -458,18 +459,28 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
     at_ms = max(state.appended_ms, command.now_ms)
     if state.kind >= ROWS:
         return _append_rows(timeline, state, command, at_ms)
-    data, messages = _kept(state.kind, command, messages_max)
+    if state.kind is _JSON and command.framed is None and command.body:
+        data, messages = json_framing.framed(command.body, messages_max)  # without `_kept`, for speed
+    else:
+        data, messages = _kept(state.kind, command, messages_max)
     if command.ends is not None:
         check_end(state, command.ends)
     counted = messages if state.retention is not None else 0
     appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close, counted)
+    if timeline <= state.id:  # there is no other timeline
+        return Decision(
+            (appended,), Reply(state.offset(state.tail + len(data)), closed=command.close, producer=producer)
+        )
     events, tail = _in_timeline(timeline, state, appended)
     return Decision(events, Reply(tail, closed=command.close, producer=producer))
 
 
-def _check_kept(keeper: Keeper, command: Append) -> None:
-    """Refuse an append to a view, unless it is the view's own."""
-    if not any(document.key == keeper.document for document in command.documents):
+def _check_target(state: StreamState, command: Append) -> None:
+    """Refuse an append to another incarnation, and to a view, unless it is the view's own."""
+    if command.stream_id not in (None, state.id):
+        raise StreamGoneError("the stream was deleted, and another one was created at its path")
+    keeper = state.keeper
+    if keeper is not None and not any(document.key == keeper.document for document in command.documents):
         raise ReadOnlyError(f"this is a view of {keeper.source}, which the server keeps current; append there")
 
 

@@ -232,10 +232,11 @@ def evolve(state: StreamState | None, event: StreamEvent) -> StreamState | None:
         return _created(event)
     if state is None or state.id != event.id:
         raise ValueError(f"{type(event).__name__} does not apply to {_name(state)}")
-    state.version += 1
     if type(event) is Appended:
-        _append(state, event)
-    elif isinstance(event, TimelineBegun):
+        append(state, event)
+        return state
+    state.version += 1
+    if isinstance(event, TimelineBegun):
         state.timelines = (*state.timelines, Timeline(event.timeline, state.tail))
     elif isinstance(event, Touched):
         state.accessed_ms = max(state.accessed_ms, event.at_ms)
@@ -264,12 +265,19 @@ def evolve_document(document: Document | None, event: DocumentEvent) -> Document
     return None
 
 
-def _append(state: StreamState, event: Appended) -> None:
+def append(state: StreamState, event: Appended) -> None:
+    """`evolve` for the most frequent event."""
+    if event.id != state.id:
+        raise ValueError(f"an append to stream {event.id} does not apply to {_name(state)}")
     if event.position != state.tail:
         raise ValueError(f"append at {event.position}, but the stream ends at {state.tail}")
     if state.retention is not None and event.data:
         _count(state, state.retention, event.position, event.at_ms, event.messages)
-    extend(state, state.kind, event.data, closes=event.close)
+    state.version += 1
+    if event.close or state.kind >= ROWS:
+        extend(state, state.kind, event.data, closes=event.close)
+    else:
+        state.tail += len(event.data)
     at_ms = event.at_ms
     if at_ms > state.accessed_ms:
         state.accessed_ms = at_ms

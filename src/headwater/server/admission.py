@@ -46,6 +46,11 @@ class Admission:
     def __bool__(self) -> bool:
         return bool(self._of_address or self._of_identity or self._memory is not None)
 
+    @property
+    def knows_identities(self) -> bool:
+        """Whether `admit` has anything to do."""
+        return bool(self._of_identity or self._meters)
+
     def meet(self, request: Request) -> None:
         """Refuse a request by the rate of its address, or if memory is short."""
         if self._memory is not None and self._memory.short and request.method in _STORING:

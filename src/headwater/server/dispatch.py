@@ -36,6 +36,7 @@ class Dispatcher:
         self._access = access or Access()
         self._authority = service.authority
         self._admission = Admission(service.limits, service.memory) or None
+        self._identities = self._admission if self._admission and self._admission.knows_identities else None
         self._audit = service.observer.audit
         self._quota_rates = QuotaRates(service.engine.usage.prefixes, service.engine.usage.tokens)
 
@@ -111,8 +112,8 @@ class Dispatcher:
                 respond = self._audit.noting(action, request, respond, self.service.observer.identify)
             if self._authority is not None:
                 self._authority.authorize(request, route.action, path)
-            if self._admission is not None:
-                respond = self._admission.admit(request, respond)
+            if self._identities is not None:
+                respond = self._identities.admit(request, respond)
             if self._quota_rates and route.action is APPEND:
                 self._quota_rates.take(path, request.caller.owner)
             if "content-encoding" in request.headers:

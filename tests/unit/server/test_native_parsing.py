@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from headwater.errors import HeadwaterError
 from headwater.joining import Joined
 from headwater.limits import (
+    HEAD_KNOWN_BYTES_MAX,
     HEADER_MEMORY_BYTES,
     HEADERS_MAX,
+    HEADS_KNOWN_MAX,
     JOINED_PIECE_BYTES,
     PARSE_STEP_BYTES,
     REQUEST_MEMORY_BYTES,
     Limits,
 )
-from headwater.server.native.parsing import RequestParser, RequestPhase
+from headwater.server.native.parsing import KnownHeads, RequestParser, RequestPhase
 from headwater.server.native.pipeline import RequestQueue, Waiting
 
 STREAM = (
@@ -245,3 +247,92 @@ def test_a_pipeline_is_full_by_count_or_by_bytes() -> None:
     full.append(pipeline.full)
     pipeline.popleft()
     assert [*full, pipeline.full] == [False, True, True, False]
+
+
+def _ignore(_: Waiting) -> None:
+    """For parsers whose requests do not matter."""
+
+
+def _post(path: str = "/a", more: str = "", body: bytes = b"abc") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+def test_a_head_that_arrives_again_is_not_parsed_again() -> None:
+    heads = KnownHeads()
+    first: list[Waiting] = []
+    parser, other = RequestParser(Limits(), first.append, heads), RequestParser(Limits(), _ignore, heads)
+    assert parser.repeated(_post()) is None
+    parser.feed(_post(body=b"abc"))
+    for received in (_post(body=b"xyz"), memoryview(_post(body=b"xyz"))):  # also over another connection
+        request = other.repeated(received)
+        assert request is not None
+        expected, keep_alive = first[0]
+        assert keep_alive
+        assert (request.method, request.path, request.query) == (expected.method, expected.path, expected.query)
+        assert (request.headers, request.version) == (expected.headers, expected.version)
+        assert request.body == b"xyz"
+    assert first[0][0].body == b"abc"
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        _post(body=b"abcd"),  # another length, so another head
+        _post()[:-1],  # incomplete
+        _post() + b"P",  # with a part of the next request
+        _post() + _post(),
+        b"\r\n" + _post(),
+        _post().replace(b"host", b"Host"),
+    ],
+)
+def test_only_a_known_head_with_exactly_its_body_is_recognized(received: bytes) -> None:
+    heads = KnownHeads()
+    RequestParser(Limits(), _ignore, heads).feed(_post())
+    assert len(heads) == 1
+    completed: list[Waiting] = []
+    parser = RequestParser(Limits(), completed.append, heads)
+    assert parser.repeated(received) is None
+    parser.feed(received)
+    assert [request.body for request, _ in completed] == [request.body for request, _ in parse(received)[0]]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        _post(more="expect: 100-continue\r\n"),
+        _post(more="producer-seq: 3\r\n"),
+        _post(more="connection: close\r\n"),
+        _post(more=f"x: {'y' * HEAD_KNOWN_BYTES_MAX}\r\n"),
+        b"GET /a HTTP/1.1\r\nhost: t\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.0\r\ncontent-length: 3\r\n\r\nabc",
+    ],
+)
+def test_which_heads_are_not_kept(request_bytes: bytes) -> None:
+    heads = KnownHeads()
+    RequestParser(Limits(), _ignore, heads).feed(request_bytes)
+    assert not heads
+
+
+def test_no_request_is_recognized_in_the_middle_of_another_or_after_the_last() -> None:
+    heads = KnownHeads()
+    RequestParser(Limits(), _ignore, heads).feed(_post())
+    unfinished = b"POST /b HTTP/1.1\r\nhost: t\r\ncontent-length: 99\r\n\r\n"
+    for before in (unfinished, b"P", _post(more="connection: close\r\n")):
+        parser = RequestParser(Limits(), _ignore, heads)
+        parser.feed(before)
+        assert parser.repeated(_post()) is None
+    parser = RequestParser(Limits(), _ignore, heads)
+    parser.end()
+    assert parser.repeated(_post()) is None
+
+
+def test_known_heads_are_bounded() -> None:
+    heads = KnownHeads()
+    parser = RequestParser(Limits(), _ignore, heads)
+    for number in range(HEADS_KNOWN_MAX + 10):
+        parser.feed(_post(f"/{number}"))
+    assert len(heads) == HEADS_KNOWN_MAX
+    assert parser.repeated(_post("/0")) is None
+    assert parser.repeated(_post(f"/{HEADS_KNOWN_MAX + 9}")) is not None

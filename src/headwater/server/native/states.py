@@ -29,7 +29,8 @@ Two facts are independent of the state and are kept beside it:
 - The transport may be full in other states than `BLOCKED`. Whenever it is, and in `IDLE` and `LINGERING` if anything
   is unread, the client has `write_stall_s` to take more, or the connection is aborted.
 
-`Lifecycle._move` is the only way from one state to another. An event that the table does not list for a state is a
+`Lifecycle._move` is the way from one state to another. `Connection` makes the two most frequent moves itself, with the
+same result: `REQUEST` in `IDLE` and `ANSWERED` in `RESPONDING`. An event that the table does not list for a state is a
 defect of the server, never of the client, and raises `ImpossibleTransitionError`.
 """
 
@@ -166,6 +167,8 @@ TRANSITIONS: dict[ConnectionState, dict[Event, ConnectionState]] = {
     },
 }
 
+NEVER_S = float("inf")  # the deadline of a state without a limit
+
 # The limit on the time in a state. Other states have no limit.
 DEADLINES: dict[ConnectionState, str] = {
     ACCEPTED: "header_s",
@@ -180,14 +183,15 @@ DEADLINES: dict[ConnectionState, str] = {
 class ConnectionClock:
     """The time of the last tick and the time limit of each state, shared by all connections of an edge."""
 
-    __slots__ = ("body_bytes_per_s_min", "now_s", "timeouts_s")
+    __slots__ = ("body_bytes_per_s_min", "idle_s", "now_s", "timeouts_s")
 
     def __init__(self, limits: Limits) -> None:
         self.now_s = 0.0
         self.body_bytes_per_s_min = limits.body_bytes_per_s_min
-        self.timeouts_s: dict[ConnectionState, float] = dict.fromkeys(ConnectionState, float("inf"))
+        self.timeouts_s: dict[ConnectionState, float] = dict.fromkeys(ConnectionState, NEVER_S)
         for state, limit in DEADLINES.items():
             self.timeouts_s[state] = getattr(limits, limit)
+        self.idle_s = self.timeouts_s[IDLE]
 
 
 class Lifecycle:

@@ -13,6 +13,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,7 +30,7 @@ log = logging.getLogger("headwater.server")
 _NO_SUCCESS = 300
 _ERROR = 400
 _INTERNAL = 500
-_ALL = itertools.repeat(True)
+_ALL = partial(next, itertools.repeat(True))
 _SOME = (True, *[False] * (TIMED_ONE_OF - 1))
 _SANE_ID = re.compile(r"[A-Za-z0-9._~:@/+=-]{1,128}")
 
@@ -74,14 +75,14 @@ class Observer:
         self.connections: Connections | None = None  # set by the native edge
         self.loop_delays = Histogram()  # seconds that the loop was late
         self.watchers = watchers
-        self.is_timed: Callable[[], bool] = _ALL.__next__  # whether to time the next request
+        self.is_timed: Callable[[], bool] = _ALL  # whether to time the next request
         self._counted = 0
 
     def tick(self, over_s: float) -> None:
         """Decide how many of the next requests are timed. Called regularly."""
         before, self._counted = self._counted, sum(self.successes)
         many = self._counted - before > TIMED_PER_S_MAX * over_s and not self.watchers
-        self.is_timed = itertools.cycle(_SOME).__next__ if many else _ALL.__next__
+        self.is_timed = partial(next, itertools.cycle(_SOME)) if many else _ALL
 
     def answered(self, request: Request, response: Response) -> None:
         """Record a response before it is sent. Adds the request id to it if needed."""

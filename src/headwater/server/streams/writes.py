@@ -174,8 +174,8 @@ def _next_offset(reply: Reply) -> tuple[str, str]:
 
 
 def _appended(reply: Reply, accepted: int) -> Response:
-    if not reply.closed and reply.producer is None:
-        return Response(accepted, (_next_offset(reply),))
+    if not reply.closed and reply.producer is None and reply.tail is not None:
+        return Response(accepted, ((headers.NEXT_OFFSET, format_offset(reply.tail)),))
     response_headers = [_next_offset(reply)]
     if reply.closed:
         response_headers.append(CLOSED)

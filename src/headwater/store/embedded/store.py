@@ -241,7 +241,8 @@ class EmbeddedStore:
         stream since the last fold is only in the index."""
         unfolded = self._unfolded
         for commit in batch:
-            for event, after in zip(commit.record, commit.after, strict=True):
+            for number, event in enumerate(commit.record):  # faster than zip with strict=True
+                after = commit.after[number]
                 if type(event) is Appended:
                     state, at_ms, producer = kept[event.id], event.at_ms, event.producer
                     if producer is not None:

@@ -97,8 +97,14 @@ class Unfolded:
             self._keep(stream_id, state, segment)
         elif state.retention is not None:
             self.deadlines.watch(state)
-        if event.data:
-            self._grow(stream_id, event.position, event.data, at_ms, segment)
+        data = event.data
+        if data:
+            runs = self._runs.get(stream_id)
+            run = None if runs is None or runs.segment != segment else runs.run
+            if type(run) is GrowingRun and len(data) <= limits.LARGE_RECORD_BYTES:  # the usual case
+                run.append(data, at_ms)
+                return
+            self._grow(stream_id, event.position, data, at_ms, segment)
 
     def add_bytes(self, event: StreamEvent, segment: int) -> None:
         """Add an event of a stream whose state in the index is damaged: only its bytes, which forks may read."""
