@@ -6,14 +6,15 @@ proxies and credentials from the environment, decompression, and a second URL pa
 Requests accept no content encoding, and a response with an encoding is refused. So untrusted bytes never reach a
 decompressor, and a body needs no more memory than its size on the wire.
 
-Most servers send no request, or none for a long time. So the libraries and the certificates of authorities are loaded
-with the first request, in a thread: they take 0.1 s of processor time.
+Most servers send no request, or none for a long time. So the libraries and the usual certificates of authorities are
+loaded with the first request, in a thread: they take 0.1 s of processor time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ _WITH_BODY = ("POST", "PUT")
 _NOT_MODIFIED = 304
 _LOCATION_LENGTH_MAX = 200
 _LENGTH_DIGITS_MAX = 20
+_CERTIFICATES = frozenset(("SSL_CERT_FILE", "SSL_CERT_DIR"))  # variables that httpx reads
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?|")
@@ -204,7 +206,7 @@ class OutboundClient:
         them the body may continue without end, and only the headers have a timeout.
         """
         target = self.parse(url)
-        pool = self._pool or await self._opened_pool()
+        pool = self._pool or await self._opened_pool(target)
         sent_headers = dict(headers or {})
         if (token := self.token_for(target)) is not None:
             sent_headers["authorization"] = f"Bearer {token}"
@@ -223,10 +225,13 @@ class OutboundClient:
                 response.extensions["network_stream"].head_received()
             yield streamed
 
-    async def _opened_pool(self) -> httpcore.AsyncConnectionPool:
+    async def _opened_pool(self, target: CheckedUrl) -> httpcore.AsyncConnectionPool:
         async with self._opening:
             if self._pool is None:
-                self._pool = await asyncio.to_thread(self._open_pool)
+                try:
+                    self._pool = await asyncio.to_thread(self._open_pool)
+                except OSError as error:  # of the certificates
+                    raise _unreachable(target, "connect", error) from error
             return self._pool
 
     def _timeouts(self, idle_s: float | None) -> dict[str, float | None]:
@@ -255,7 +260,13 @@ def open_outbound(
     connector: Connector | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> OutboundClient:
-    """Create a client with its own connections. `development` allows loopback, also with http."""
+    """Create a client with its own connections. `development` allows loopback, also with http.
+
+    Certificates that the environment names are loaded at once, so that a server with a wrong name does not start."""
+    if tls is None and not _CERTIFICATES.isdisjoint(os.environ):
+        import httpx
+
+        tls = httpx.create_ssl_context()
     bounds = limits or Limits()
     names = resolver or SystemResolver()
 

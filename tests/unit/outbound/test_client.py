@@ -82,6 +82,23 @@ def test_what_the_first_request_imports_does_not_hold_the_loop(monkeypatch: pyte
     assert threading.main_thread().name not in importing
 
 
+def test_certificates_that_cannot_be_read_are_an_error_of_the_request_and_another_one_works() -> None:
+    async def main() -> None:
+        async with peer(OK) as found, public_client(found) as client:
+            open_pool = client._open_pool
+
+            def fail() -> Any:
+                raise FileNotFoundError(2, "No such file or directory", "cacert.pem")
+
+            client._open_pool = fail
+            with pytest.raises(TargetUnreachableError, match=r"cacert\.pem"):
+                await client.request("GET", URL)
+            client._open_pool = open_pool
+            assert (await client.request("GET", URL)).status == 200
+
+    asyncio.run(main())
+
+
 def test_the_address_is_pinned_and_tls_and_host_use_the_name() -> None:
     async def main() -> None:
         names, sent = Names(tables_example=[[PUBLIC]]), {"Accept": "text/sequence", "Authorization": "Bearer x"}
