@@ -2,7 +2,7 @@
 
 python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [source] [scale] [tables] [pipeline]
     [archive] [upsert] [batches] [auth] [overload] [bounds] [subscriptions] [many-live] [console] [sql] [compaction]
-    [startup] [--seconds 5] [--out DIR]
+    [startup] [fan-out] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -19,6 +19,7 @@ from bench.bounds_bench import run_bounds
 from bench.client_bench import run_client
 from bench.compaction_bench import run_compaction
 from bench.console_bench import run_console
+from bench.fanout_bench import run_fanout
 from bench.history import RESULTS, save
 from bench.many_live import run_many_live
 from bench.overload_bench import run_overload
@@ -57,6 +58,7 @@ BENCHES = {
     "sql": run_sql,
     "compaction": run_compaction,
     "startup": run_startup,
+    "fan-out": run_fanout,
 }
 
 PARTS = ("source", "archive", "upsert", "batches")  # of other benches

@@ -32,6 +32,7 @@ TITLES = {
     "console": "Console in a browser",
     "sql": "SQL over a stream, beside DuckDB over a file",
     "compaction": "Compaction: an hour of updates to 10,000 keys, and appends meanwhile",
+    "fan-out": "Fan-out: an append to many readers, beside bare sends",
     "startup": "Start-up: processor time of commands, imports and a server",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
