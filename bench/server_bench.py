@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +27,12 @@ from bench.load import (
 from bench.report import Row
 from bench.servers import Server, headwater, reference
 from headwater.cli.load import percentile
+from headwater.store.embedded.journal import BATCH_OVERHEAD_BYTES
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 SUBSCRIBERS = ((1, 200), (100, 100), (1_000, 40))
 CATCH_UP_BYTES = 50_000_000
+SYNCED_BYTES = 16 << 20
 
 Make = Callable[[], contextlib.AbstractContextManager[Server]]
 
@@ -160,7 +164,8 @@ def run_memory(bench: Bench) -> None:
 
 def run_durable(bench: Bench) -> None:
     makes: dict[str, Make] = {"headwater": durable, "node in memory": reference, "node file-backed": node_files}
-    goals = {"node in memory": "≥ 2", "node file-backed": "≥ 30"}
+    goals = {"node in memory": "≥ 3", "node file-backed": "≥ 30"}
+    one_connection(bench)
     bench.compare_appends(makes, 1, 1)
     bench.compare_appends(makes, 64, 64, goals)
     bench.compare_appends(makes, 64, 1, goals)
@@ -170,6 +175,36 @@ def run_durable(bench: Bench) -> None:
     many_streams(bench)
     cold_catch_up(bench)
     disturbed(bench)
+
+
+def one_connection(bench: Bench) -> None:
+    """Appends that wait for each other, beside a program that only writes and syncs as many bytes: the rate of the
+    disk."""
+    ours, theirs = [], []
+    for _ in range(5):
+        theirs.append(_syncs_per_s(min(1.0, bench.seconds)))
+        with durable() as server:
+            ours.append(bench.appends(server, 1))
+    appends, syncs = statistics.median(run.per_second for run in ours), statistics.median(theirs)
+    title = "appends, 1 connection, of the rate of the disk"
+    note = f"p50 {statistics.median(run.latency_ms(0.5) for run in ours):.2f} ms"
+    bench.note(Row(title, "headwater", appends, "/s", appends / syncs, "≥ 0.9", note))
+    bench.note(Row(title, "write and fdatasync", syncs, "/s", note=f"{1000 / syncs:.2f} ms"))
+
+
+def _syncs_per_s(seconds: float) -> float:
+    """How often a second the disk of the data directories writes and syncs a batch of one append."""
+    with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
+        descriptor, position = file.fileno(), 0
+        os.pwrite(descriptor, bytes(SYNCED_BYTES), 0)  # allocates it, as the journal does with its segments
+        os.fsync(descriptor)
+        count, started_s = 0, time.perf_counter()
+        while (took_s := time.perf_counter() - started_s) < seconds:
+            os.pwrite(descriptor, BODY + bytes(BATCH_OVERHEAD_BYTES), position % (SYNCED_BYTES - 1_024))
+            os.fdatasync(descriptor)
+            position += len(BODY) + BATCH_OVERHEAD_BYTES
+            count += 1
+        return count / took_s
 
 
 def fifty_writers(bench: Bench) -> None:

@@ -55,6 +55,7 @@ def test_commands_of_a_client_import_no_server(name: str) -> None:
         ("headwater append --help", "headwater.store headwater.client httpx sqlite3 asyncio"),
         ("headwater serve --help", "headwater.store.embedded headwater.client headwater.server.serve httpx sqlite3"),
         ("import headwater.client", "headwater.client.aio asyncio"),
+        ("import headwater.state", "headwater.client.aio headwater.state.aio asyncio"),
         ("import headwater.server.serve", "headwater.client headwater.cli httpx httpcore rich"),
     ],
 )
