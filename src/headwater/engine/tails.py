@@ -53,12 +53,17 @@ class Tail:
         return not self.subscribers and not self.waiters
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait for the next change or the end of the stream."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Wait for the next change, the end of the stream or the time-out.
+
+        There are many such waits, and `asyncio.wait` takes another kilobyte for each."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self.waiters[waiter] = None
+        timer = loop.call_later(timeout_s, _wake, waiter)
         try:
-            await asyncio.wait((waiter,), timeout=timeout_s)
+            await waiter
         finally:
+            timer.cancel()
             self.waiters.pop(waiter, None)
 
     def publish(self, update: Slice) -> None:
