@@ -42,8 +42,13 @@ def request(
 
 def call(server: Server, method: str, path: str, body: bytes = b"", wire: Wire = STREAMS) -> bytes:
     """Send one request on a new connection, and return the response with its headers."""
+    return send(server, request(method, server, path, body, "connection: close\r\n", wire))
+
+
+def send(server: Server, data: bytes) -> bytes:
+    """Send a request that closes its connection, and return the response with its headers."""
     with socket.create_connection((server.host, server.port)) as sock:
-        sock.sendall(request(method, server, path, body, "connection: close\r\n", wire))
+        sock.sendall(data)
         parts = []
         while data := sock.recv(1 << 20):
             parts.append(data)

@@ -23,6 +23,8 @@ from bench.load import (
     follow,
     read_all,
     read_forever,
+    request,
+    send,
 )
 from bench.report import Row
 from bench.servers import Server, headwater, reference
@@ -33,6 +35,7 @@ BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 SUBSCRIBERS = ((1, 200), (100, 100), (1_000, 40))
 CATCH_UP_BYTES = 50_000_000
 SYNCED_BYTES = 16 << 20
+FORKS = 100
 
 Make = Callable[[], contextlib.AbstractContextManager[Server]]
 
@@ -134,10 +137,10 @@ class Bench:
 
 
 @contextlib.contextmanager
-def durable() -> Iterator[Server]:
+def durable(*options: str) -> Iterator[Server]:
     with (
         tempfile.TemporaryDirectory(dir=Path.cwd()) as directory,
-        headwater("--data-dir", f"{directory}/data") as server,
+        headwater("--data-dir", f"{directory}/data", *options) as server,
     ):
         yield server
 
@@ -174,6 +177,7 @@ def run_durable(bench: Bench) -> None:
     fifty_writers(bench)
     many_streams(bench)
     cold_catch_up(bench)
+    fork_chain(bench)
     disturbed(bench)
 
 
@@ -244,6 +248,26 @@ def cold_catch_up(bench: Bench) -> None:
     bench.note(
         Row("catch-up of 500 MB cold", "headwater", rate, "MB/s", goal="≥ 500", note=f"{took_s:.1f} s for three")
     )
+
+
+def fork_chain(bench: Bench) -> None:
+    """A read of folded bytes through a chain of forks, beside the same bytes in one stream."""
+    body = b"[" + b",".join([BODY] * 20) + b"]"
+    with durable("--limit", "fold_idle_s=0.5") as server:
+        call(server, "PUT", "plain")
+        for number in range(FORKS):
+            source = f"stream-forked-from: /v1/stream/f{number - 1}\r\n" if number else ""
+            send(server, request("PUT", server, f"f{number}", headers=f"{source}connection: close\r\n"))
+            for name in (f"f{number}", "plain"):
+                call(server, "POST", name, body)
+        server.wait_until_folded()
+        times = {name: [read_all(server, name) for _ in range(50)] for name in (f"f{FORKS - 1}", "plain")}
+    if len({size for runs in times.values() for size, _ in runs}) != 1:
+        raise RuntimeError("the chain has other bytes than the plain stream")
+    chain, plain = (statistics.median(seconds for _, seconds in runs) * 1000 for runs in times.values())
+    title = f"read through {FORKS} forks"
+    bench.note(Row(title, "headwater", chain, "ms", plain / chain, "≥ 0.12"))
+    bench.note(Row(title, "headwater, one stream", plain, "ms"))
 
 
 def disturbed(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TypeVar
@@ -181,19 +182,31 @@ class DurableReader:
         """The same for a stream with a snapshot, or a fork, whose records may be stored in its ancestors."""
         pieces: list[Piece] = []
         left = bytes_max
-        for part in stream.names.parts(start, end):
-            shift = part.shift
-            stored = self._store.read(part.owner, part.start - shift, part.end - shift, left)
-            piece = shifted(await self.own(stream, stored, part.start), shift)
-            if part.start < 0:
-                return _at_next(piece, part)
-            if pieces and len(piece.data) > left:
-                break
-            pieces.append(piece)
-            left -= len(piece.data)
-            if piece.next < part.end or left <= 0:
-                break
+        parts = deque(stream.names.parts(start, end))
+        while parts and left > 0:
+            for part, piece in await self._read_parts(stream, _fitting(parts, left), left):
+                if part.start < 0:
+                    return _at_next(piece, part)
+                if pieces and len(piece.data) > left:
+                    return join(pieces)
+                pieces.append(piece)
+                left -= len(piece.data)
+                if piece.next < part.end:
+                    return join(pieces)
         return join(pieces) if pieces else Piece(b"", start, start)
+
+    async def _read_parts(self, stream: LoadedStream, parts: list[Part], bytes_max: int) -> list[tuple[Part, Piece]]:
+        """Read parts together: the store answers many small reads at once in little more time than one."""
+        reads = [
+            self.own(
+                stream,
+                self._store.read(part.owner, part.start - part.shift, part.end - part.shift, bytes_max),
+                part.start,
+            )
+            for part in parts
+        ]
+        pieces = [await reads[0]] if len(reads) == 1 else await asyncio.gather(*reads)
+        return [(part, shifted(piece, part.shift)) for part, piece in zip(parts, pieces, strict=True)]
 
     async def fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         """Check that a record begins at a position, and return it if it is `wanted`."""
@@ -287,6 +300,16 @@ def check_range(names: Names, start: int, until: int) -> None:
             "the range begins in a snapshot that compaction has made and ends before it does; begin at -1, or end at a "
             "later offset"
         )
+
+
+def _fitting(parts: deque[Part], bytes_max: int) -> list[Part]:
+    """Take parts from the front: the first one, and as many after it as fit with it into a number of bytes."""
+    first = parts.popleft()
+    fitting, size_bytes = [first], first.end - first.start
+    while parts and first.start >= 0 and size_bytes + parts[0].end - parts[0].start <= bytes_max:
+        size_bytes += parts[0].end - parts[0].start
+        fitting.append(parts.popleft())
+    return fitting
 
 
 def _at_next(piece: Piece, part: Part) -> Piece:

@@ -39,6 +39,7 @@ INDEX_LOCK_WAIT_S = 30.0
 DAMAGE_LOGGED_MAX = 1_000  # damaged rows that are logged, each once
 INDEX_READERS = 2  # threads that read the index, each with a connection
 LOOKUPS_AT_ONCE = 64  # rows of the index that a thread looks up before it lets the loop continue
+SMALL_READ_BYTES = 16 * 1024  # reads of the index of at most this size are answered in groups
 READ_AHEAD_BYTES_MIN = 256 * 1024  # after a read of this size from the index, the next piece is read ahead
 READ_AHEAD_PIECES_MAX = 4
 BLOB_BYTES_MIN = 16 * 1024  # of a chunk; smaller ones are read with their row

@@ -38,6 +38,7 @@ from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, Done, NoMemoryError, RefusedError
 from headwater.store.deadlines import MAX_ID, Deadline
 from headwater.store.memory import MemoryStore
+from headwater.store.pieces import Piece
 from tests import virtual_time
 from tests.waiting import wait_until_async
 
@@ -377,6 +378,39 @@ def test_reads_cross_forks_and_stay_bounded() -> None:
             await read(3, 100)
 
     with_engine(body)
+
+
+def test_the_parts_of_a_chain_of_forks_are_read_together_and_are_whole_records() -> None:
+    reading: list[int] = []
+
+    class Store(MemoryStore):
+        """A store whose reads take turns of the loop."""
+
+        async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+            reading[-1] += 1
+            await asyncio.sleep(0)
+            return await super().read(stream_id, start, end, bytes_max)
+
+    async def body(engine: Engine) -> None:
+        records = [bytes([97 + number]) * (number % 4 + 1) for number in range(12)]
+        await engine.execute(create(engine, "f0", body=records[0]))
+        for number, record in enumerate(records[1:], 1):
+            await engine.execute(create(engine, f"f{number}", fork=ForkRequest(f"f{number - 1}"), body=record))
+        last = (await engine.info("f11")).id
+        ends = [sum(map(len, records[:number])) for number in range(len(records) + 1)]
+        for bytes_max in range(1, 40):
+            start, data = 0, b""
+            while start < ends[-1]:
+                reading.append(0)
+                reply = await engine.read_more(ReadMore(last, start, None, bytes_max))
+                most = max([end for end in ends if end - start <= bytes_max] + [ends[ends.index(start) + 1]])
+                assert reply.next == most, (bytes_max, start)
+                assert len(reply.data) == reply.next - start
+                start, data = reply.next, data + reply.data
+            assert data == b"".join(records)
+        assert reading[-1] == len(records)  # all in one read
+
+    with_engine(body, Store())
 
 
 def test_records_have_the_times_of_their_appends_which_never_decrease() -> None:

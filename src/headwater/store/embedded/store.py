@@ -19,7 +19,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from headwater.errors import DamagedDataError, NotReadyError
-from headwater.limits import DAMAGE_LOGGED_MAX, FOLD_FAILURES_UNREADY, INDEX_READERS, LARGE_BATCH_BYTES, Limits
+from headwater.limits import (
+    DAMAGE_LOGGED_MAX,
+    FOLD_FAILURES_UNREADY,
+    INDEX_READERS,
+    LARGE_BATCH_BYTES,
+    SMALL_READ_BYTES,
+    Limits,
+)
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Deleted, Record
 from headwater.log.moments import Moment
 from headwater.log.producers import Producers, add_newer, note_last
@@ -439,7 +446,8 @@ class EmbeddedStore:
     # The index
 
     async def _read_index(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
-        return await self._ask_index(lambda index: index.read(stream_id, start, end, bytes_max))
+        ask = self._look_up if end - start <= SMALL_READ_BYTES else self._ask_index  # small ones are answered in groups
+        return await ask(lambda index: index.read(stream_id, start, end, bytes_max))
 
     async def _ask_current_index(
         self,
