@@ -467,10 +467,6 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
         check_end(state, command.ends)
     counted = messages if state.retention is not None else 0
     appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close, counted)
-    if timeline <= state.id:  # there is no other timeline
-        return Decision(
-            (appended,), Reply(state.offset(state.tail + len(data)), closed=command.close, producer=producer)
-        )
     events, tail = _in_timeline(timeline, state, appended)
     return Decision(events, Reply(tail, closed=command.close, producer=producer))
 
