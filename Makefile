@@ -51,7 +51,7 @@ coverage: setup ## branch coverage by the unit and contract tests; fails below t
 # Seeded crashes of a simulated machine: make simulate SEEDS=5000
 SEEDS ?= 2000
 simulate: setup ## simulate crashes of a machine, from seeds
-	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py tests/fault/test_compaction.py -k guarantee --timeout 0
+	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/fault/test_simulation.py tests/fault/test_compaction.py tests/fault/test_several_servers.py -k guarantee --timeout 0
 
 # The blocking client, made from the asyncio one.
 twins: setup ## generate modules, reference pages, diagrams and charts

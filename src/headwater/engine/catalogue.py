@@ -61,6 +61,16 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
         return info
 
     @property
+    def durable_version(self) -> int:
+        """The version of what readers see. Each event increases the version by one."""
+        return self.state.version - self.pending
+
+    @property
+    def seen(self) -> tuple[object, ...]:
+        """What live readers and `compactable` have to be told of."""
+        return self.tail, self.closed, self.deleted, self.retention, self.snapshots, self.first
+
+    @property
     def begin(self) -> int:
         """The position at which readers begin."""
         return self.names.begin(self.first) if self.snapshots else self.first
@@ -126,6 +136,15 @@ def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
         state.dropped,
         StreamGoneError if state.soft_deleted and durable else None,
     )
+
+
+def _show_state(stream: LoadedStream, state: StreamState) -> None:
+    """Let readers see a durable state."""
+    stream.state = state
+    stream.tail, stream.closed, stream.last_seqno = state.tail, state.closed, state.last_seqno
+    stream.first, stream.trimmed_seqno, stream.retention = state.first, state.trimmed_seqno, state.retention
+    stream.snapshots, stream.dropped, stream.touched_ms = state.snapshots, state.dropped, state.accessed_ms
+    stream.deleted = StreamGoneError if state.soft_deleted else None
 
 
 class LoadedDocument(msgspec.Struct, eq=False, gc=False):
@@ -267,8 +286,10 @@ class Catalogue:
         return key in self._paths if isinstance(key, str) else key in self._ids
 
     def add(self, state: StreamState) -> bool:
-        """Add a stream that was loaded from the store, unless it is being deleted."""
-        if state.id in self._deleting:
+        """Add a stream that was loaded from the store, unless it is being deleted. In a shared store another server may
+        have created another one at its path since."""
+        newest = self._paths.get(state.path)
+        if state.id in self._deleting or (newest is not None and newest.id > state.id):
             return False
         if state.id not in self._ids:
             stream = loaded_stream(state, durable=True)
@@ -332,6 +353,33 @@ class Catalogue:
         self._ids[stream.id] = self._paths[stream.path] = stream
         self.producers += _producers_of(state)
         self.retained += state.retention is not None
+
+    # What other servers change in a shared store
+
+    def refresh(self, stream: LoadedStream, state: StreamState) -> None:
+        """Replace the state of a stream, of which nothing is pending, by a newer durable one."""
+        if self._ids.get(stream.id) is stream:
+            self.producers += _producers_of(state) - _producers_of(stream.state)
+            self.retained += (state.retention is not None) - (stream.state.retention is not None)
+        _show_state(stream, state)
+
+    def reinstate(self, stream: LoadedStream, state: StreamState) -> None:
+        """Bring back a stream that was undone, with the durable state, unless there is a newer one at its path."""
+        newest = self._paths.get(stream.path)
+        if newest is not None and newest.id > stream.id:
+            self.drop(stream)
+            return
+        self._ids[stream.id] = self._paths[stream.path] = self._visible[stream.path] = stream
+        self.producers += _producers_of(state)
+        self.retained += state.retention is not None
+        _show_state(stream, state)
+
+    def drop(self, stream: LoadedStream) -> None:
+        """Remove a stream, of which nothing is pending, and which does not exist any more."""
+        if self._ids.get(stream.id) is stream:
+            self._forget(stream)
+        self.hide(stream)
+        stream.deleted = StreamNotFoundError
 
 
 def _producers_of(state: StreamState) -> int:

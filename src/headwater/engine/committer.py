@@ -17,7 +17,7 @@ from headwater.engine.catalogue import LoadedDocument, LoadedStream
 from headwater.errors import HeadwaterError, OverloadedError
 from headwater.log.commands import Command, Reply
 from headwater.measures import COUNTS, Histogram
-from headwater.store.contract import Commit, Store
+from headwater.store.contract import Commit, OutdatedError, Store
 
 Answer: TypeAlias = Reply | HeadwaterError
 Answered: TypeAlias = Callable[[Answer], None]
@@ -29,19 +29,42 @@ class PendingRecord(Commit, gc=False):
     changed: tuple[LoadedStream | LoadedDocument, ...]  # the stream or document of each event
     answer: Answer
     answered: Answered | None
-    command: Command | None = None  # one that frees space: it is decided again if the batch is refused
+    command: Command | None = None  # is decided again if the batch is refused and it frees space, or if it is outdated
+
+
+def passed_to_store(commits: list[PendingRecord]) -> list[PendingRecord]:
+    """Those that the store writes or compares. The others only wait until those before them are durable."""
+    return [commit for commit in commits if commit.record or commit.expects]
+
+
+def split_by_keys(
+    records: list[PendingRecord], outdated: list[PendingRecord]
+) -> tuple[list[PendingRecord], list[PendingRecord]]:
+    """Of records that wait, those that share no state with outdated ones, directly or through others, and the rest."""
+    keys = {key for record in outdated for key in record.expects or ()}
+    sharing: dict[int, PendingRecord] = {}
+    size = -1
+    while size < len(sharing):
+        size = len(sharing)
+        for record in records:
+            if record.expects and not keys.isdisjoint(record.expects):
+                sharing[id(record)] = record
+                keys.update(record.expects)
+    kept = [record for record in records if id(record) not in sharing]
+    return kept, [record for record in records if id(record) in sharing]
 
 
 class CommitMeasures:
     """Measurements of batches."""
 
-    __slots__ = ("accepted_bytes", "failures", "seconds", "sizes")
+    __slots__ = ("accepted_bytes", "failures", "outdated", "seconds", "sizes")
 
     def __init__(self) -> None:
         self.sizes = Histogram(COUNTS)  # records per batch
         self.seconds = Histogram()  # time to commit a batch
         self.accepted_bytes = 0  # of bodies
         self.failures = 0  # failed batches
+        self.outdated = 0  # records that another server was faster than
 
 
 class Committer:
@@ -63,6 +86,7 @@ class Committer:
         self._committing: list[PendingRecord] | None = None
         self._committing_bytes = 0
         self._scheduled = False
+        self._is_paused = False  # until records are added that are committed alone
         self._began_s = 0.0
         self.measures = CommitMeasures()
 
@@ -99,12 +123,33 @@ class Committer:
         self._bytes = 0
         return commits
 
+    def pause(self) -> None:
+        """Start no batch until `commit_alone`."""
+        self._is_paused = True
+
+    def commit_alone(self, add: Callable[[], None]) -> None:
+        """Commit what `add` adds, in a batch of its own, before the records that wait already, except those that depend
+        on one of these: its version could be that of another server's record."""
+        waiting, self._waiting = self._waiting, []
+        add()
+        self._waiting, dependent = split_by_keys(self._waiting, waiting)
+        self._is_paused = False
+        self._start()
+        self._waiting = waiting + dependent + self._waiting
+        if self._waiting and self._committing is None and not self._scheduled:
+            self._start()
+
+    def withdraw_sharing(self, outdated: list[PendingRecord]) -> list[PendingRecord]:
+        """Remove and return the records that were not passed to the store yet and share a state with outdated ones."""
+        self._waiting, sharing = split_by_keys(self._waiting, outdated)
+        return sharing
+
     def _start(self) -> None:
         self._scheduled = False
-        if self._committing is not None or not self._waiting:
+        if self._committing is not None or not self._waiting or self._is_paused:
             return
         self._committing, self._waiting = self._waiting, []
-        records = [commit for commit in self._committing if commit.record]
+        records = passed_to_store(self._committing)
         self.measures.accepted_bytes += self._bytes
         self._committing_bytes, self._bytes = self._bytes, 0
         if records:
@@ -120,7 +165,10 @@ class Committer:
         if commits is None:
             raise RuntimeError("the store reported a batch that was not in progress")
         if error is not None:
-            self.measures.failures += 1
+            if isinstance(error, OutdatedError):
+                self.measures.outdated += len(error.records)
+            else:
+                self.measures.failures += 1
             self._failed(commits, error)
         else:
             if began_s:

@@ -44,6 +44,7 @@ from headwater.engine.reporting import Busiest, EngineReport, Sampler
 from headwater.engine.retaining import Retainer
 from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
+from headwater.engine.watching import Watcher
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError
 from headwater.limits import LIST_PAGE_MAX, Limits
@@ -53,7 +54,7 @@ from headwater.log.offsets import Offset
 from headwater.log.quotas import Prefixes, Usage
 from headwater.log.retention import Retention
 from headwater.log.state import Document
-from headwater.store.contract import Store
+from headwater.store.contract import SharedStore, Store, shared
 
 
 def _ignore(_: BaseException) -> None:
@@ -62,6 +63,11 @@ def _ignore(_: BaseException) -> None:
 
 def _open() -> None:
     """The default fence: all writes may pass."""
+
+
+def _always() -> bool:
+    """By default, this server is the only one."""
+    return True
 
 
 def _keep_all(_: str) -> Retention | None:
@@ -82,9 +88,11 @@ class Engine:
         fence: Callable[[], HeadwaterError | None] | None = None,
         usage: Usage | None = None,
         default_retention: Callable[[str], Retention | None] = _keep_all,
+        may_sweep: Callable[[], bool] = _always,
     ) -> None:
         """`usage` has the quotas of prefixes and tokens. `default_retention` is that of a new stream at a path which is
-        created without one."""
+        created without one. `may_sweep`: whether this server deletes what has expired and trims what is due; of those
+        that share a store, one does."""
         self._usage = usage = Usage(Prefixes(())) if usage is None else usage
         self.limits = limits = limits or Limits()
         self._clock = clock or SteadyClock(store.latest)
@@ -111,7 +119,9 @@ class Engine:
         self._large = large = LargeReads(limits.large_read_bytes_max)
         self._live = LiveReaders(catalogue, self._writer, large, self.now_ms)
         self.slices = SharedSlices(self.now_ms)  # of live readers
-        self._reader = DurableReader(store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms)
+        self._reader = DurableReader(
+            store, catalogue, loader, self._writer, self._live, large, limits, self.now_ms, self.execute
+        )
         self._ranges = Ranges(store, self._reader)
         self._rows = Rows(self._reader)
         self._fronts = Fronts(self._reader, self._ranges)
@@ -125,8 +135,18 @@ class Engine:
             lambda: self._housekeeping.grace_ms(),
         )
         self._housekeeping = Housekeeping(
-            store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due
+            store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due, may_sweep
         )
+        self._watcher = self._watched(shared(store))
+
+    def _watched(self, store: SharedStore | None) -> Watcher | None:
+        """What tells of the changes of other servers; None if there are none."""
+        sharing = self._writer.sharing
+        if store is None or sharing is None:
+            return None
+        watcher = Watcher(store, self._catalogue, sharing.freshness, self._live, self._writer, self.now_ms)
+        self._live.joined = watcher.look
+        return watcher
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)
@@ -140,6 +160,8 @@ class Engine:
         await self._store.start(self._writer.stop_for, self._clock.moment)
         self._writer.start()
         await self._writer.count_usage()
+        if self._watcher is not None:
+            await self._watcher.start()
         self._housekeeping.start()
 
     def drain(self) -> None:
@@ -156,6 +178,8 @@ class Engine:
         """Commit all accepted writes and close the store."""
         self.drain()
         await self._housekeeping.stop()
+        if self._watcher is not None:
+            await self._watcher.stop()
         await self._writer.finish()
         await self._store.close()
 
@@ -210,8 +234,9 @@ class Engine:
         return await self._reader.details(path)
 
     def loaded(self, path: str) -> VisibleStream | None:
-        """A stream as readers see it, if it is in memory. This does not renew its time-to-live."""
-        stream = self._catalogue.visible(path)
+        """A stream as readers see it, if it is in memory and no other server can have changed it. This does not renew
+        its time-to-live."""
+        stream = None if self._store.shared else self._catalogue.visible(path)
         return None if stream is None else stream.info()
 
     @property
@@ -220,8 +245,9 @@ class Engine:
         return self._writer.order
 
     def framing(self, path: str) -> tuple[int, str, ContentKind] | None:
-        """The id, content type and kind of a stream, which never change, if it is in memory."""
-        stream = self._catalogue.visible(path)
+        """The id, content type and kind of a stream, which never change, if it is in memory and no other server can
+        have replaced it."""
+        stream = None if self._store.shared else self._catalogue.visible(path)
         return None if stream is None else (stream.id, stream.state.content_type, stream.state.kind)
 
     def read(self, message: Read) -> Awaitable[ReadReply]:
@@ -282,6 +308,7 @@ class Engine:
             commit_sizes=commits.sizes.copy(),
             commit_seconds=commits.seconds.copy(),
             commit_failures=commits.failures,
+            outdated_records=commits.outdated,
             committed_bytes=commits.accepted_bytes,
             backlog_records=backlog_records,
             backlog_bytes=backlog_bytes,

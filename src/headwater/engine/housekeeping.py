@@ -33,6 +33,7 @@ class Housekeeping:
         now_ms: Callable[[], int],
         expire: Callable[[Expire], Awaitable[Reply]],
         trim: Callable[[str], Awaitable[None]],
+        may_sweep: Callable[[], bool],
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -41,6 +42,7 @@ class Housekeeping:
         self._now_ms = now_ms
         self._expire = expire
         self._trim = trim  # what the retention of the stream at a path, or its snapshot, does not keep
+        self._may_sweep = may_sweep
         self._started_ms = 0
         self._trimmed_ms = 0  # when overdue streams were trimmed last, in the grace period
         self._task: asyncio.Task[None] | None = None
@@ -62,7 +64,8 @@ class Housekeeping:
             try:
                 await self._evict()
                 await self._live.renew_all()
-                await self._expire_all()
+                if self._may_sweep():
+                    await self._expire_all()
             except LeaseLostError:
                 """Nothing is changed until the server may take writes again."""
             except HeadwaterError as error:

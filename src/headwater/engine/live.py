@@ -25,6 +25,7 @@ class LiveReaders:
         self._draining = False
         self.kinds: Counter[str] = Counter()  # subscribers
         self.waiting = 0  # reads that wait for the next change
+        self.joined: Callable[[LoadedStream], None] | None = None  # told of a stream that has a new live reader
 
     async def renew_all(self) -> None:
         """Renew all streams with live readers, so that they do not expire, not even after a crash."""
@@ -34,6 +35,10 @@ class LiveReaders:
             if count % bounds.YIELD_EVERY_STREAMS == 0:
                 await asyncio.sleep(0)
         self._writer.record_renewals()
+
+    def watched(self) -> list[LoadedStream]:
+        """The streams with live readers."""
+        return list(self._watched.values())
 
     def drain(self) -> None:
         """End all waiting reads; later ones return at once."""
@@ -86,4 +91,6 @@ class LiveReaders:
         if stream.live is None:
             stream.live = Tail(self._large)
             self._watched[stream.id] = stream
+        if self.joined is not None:
+            self.joined(stream)
         return stream.live

@@ -38,6 +38,14 @@ class Loader:
             if removals == catalogue.removals:
                 return
 
+    def has_all(self, command: Command) -> bool:
+        """Whether all states that are needed to decide a command are in memory, as far as there are any."""
+        if not isinstance(command, Expire) and any(
+            self._catalogue.loaded_document(write.key) is None for write in command.documents
+        ):
+            return False
+        return next(self._needed(command), None) is None
+
     async def _load_streams(self, command: Command) -> None:
         absent: set[str | int] = set()
         removals = self._catalogue.removals

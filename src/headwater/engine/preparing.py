@@ -21,7 +21,7 @@ from headwater.limits import JSON_STEP_BYTES, RETRY_AFTER_S, Limits
 from headwater.log import json_framing
 from headwater.log.commands import Append, Command, Create, FramedBody
 from headwater.log.content import DEFAULT_CONTENT_TYPE, ContentKind, kind_of
-from headwater.log.deciding import fork_anchor, fork_source, is_expired, prefix_bytes
+from headwater.log.deciding import NewestStates, fork_anchor, fork_source, is_expired, prefix_bytes
 
 FetchRecord: TypeAlias = Callable[[LoadedStream, int, bool], Awaitable[bytes]]
 
@@ -51,11 +51,14 @@ class Preparer:
         return self.order.enter(key) if key is not None and self.order.holds_back(key) else None
 
     @contextlib.asynccontextmanager
-    async def prepared(self, command: Command, place: Place | None = None) -> AsyncIterator[Command]:
-        """Yield the prepared command. The caller must decide it before it awaits anything."""
+    async def prepared(
+        self, command: Command, states: NewestStates, place: Place | None = None
+    ) -> AsyncIterator[Command]:
+        """Yield the prepared command. The caller must decide it before it awaits anything. What is read for it is read
+        from `states`."""
         await self._loader.load_for(command)
         if isinstance(command, Create) and command.fork is not None:
-            command = await self._with_prefix(command)
+            command = await self._with_prefix(command, states)
             await self._loader.load_for(command)
         if isinstance(command, WITH_BODY):
             kind = self._kind(command)
@@ -93,13 +96,13 @@ class Preparer:
             self._bytes -= size_bytes
         return msgspec.structs.replace(command, framed=framed)
 
-    async def _with_prefix(self, command: Create) -> Create:
+    async def _with_prefix(self, command: Create, states: NewestStates) -> Create:
         """Compute how much of the source's record at the offset a fork with a sub-offset inherits."""
-        fork, existing = command.fork, self._catalogue.at(command.path)
+        fork, existing = command.fork, states.at(command.path)
         if fork is None or (existing is not None and not is_expired(existing, command.now_ms)):
             return command
-        source = fork_source(self._catalogue, fork, command.now_ms)
-        anchor = fork_anchor(source, fork, self._catalogue.timeline)
+        source = fork_source(states, fork, command.now_ms)
+        anchor = fork_anchor(source, fork, states.timeline)
         stream = self._catalogue.by_id(source.id)
         if stream is None:
             raise StreamNotFoundError("the source was deleted")

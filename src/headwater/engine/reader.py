@@ -12,6 +12,7 @@ import msgspec
 
 from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream, loaded_stream
+from headwater.engine.freshness import Freshness
 from headwater.engine.large_reads import LargeReads
 from headwater.engine.live import LiveReaders
 from headwater.engine.loading import Loader
@@ -26,6 +27,7 @@ from headwater.engine.messages import (
 from headwater.engine.writer import Writer
 from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError
 from headwater.limits import Limits
+from headwater.log.commands import Command, Expire, Reply
 from headwater.log.deciding import check_not_expired, is_expired
 from headwater.log.offsets import Names, Offset, Part
 from headwater.log.state import Document
@@ -50,7 +52,10 @@ class DurableReader:
         large: LargeReads,
         limits: Limits,
         now_ms: Callable[[], int],
+        execute: Callable[[Command], Awaitable[Reply]],
     ) -> None:
+        self._execute = execute
+        self._freshness = None if writer.sharing is None else writer.sharing.freshness
         self._store = store
         self._catalogue = catalogue
         self._loader = loader
@@ -76,6 +81,10 @@ class DurableReader:
 
     async def page(self, prefix: str, after: str, limit: int) -> VisiblePage:
         states, next_after = await self._store.page(prefix, after, limit)
+        if self._freshness is not None:
+            # Whether a stream has expired depends on the clock of the server, so it is there until it is deleted.
+            present = [loaded_stream(state, durable=True).info() for state in states if not state.soft_deleted]
+            return VisiblePage(tuple(present), next_after)
         now_ms = self._now_ms()
         page = []
         for state in states:
@@ -88,6 +97,8 @@ class DurableReader:
 
     async def find(self, path: str, *, renew: bool) -> LoadedStream:
         """The stream at a path, as readers see it. `renew`: renew its time-to-live."""
+        if self._freshness is not None:
+            return await self._find_fresh(self._freshness, path, renew=renew)
         stream = self._catalogue.visible(path)
         if stream is None:
             await self._loader.load(path)
@@ -96,6 +107,31 @@ class DurableReader:
                 raise StreamNotFoundError("no stream at this path")
         self._use(stream, renew=renew)
         return stream
+
+    async def _find_fresh(self, freshness: Freshness, path: str, *, renew: bool) -> LoadedStream:
+        """The same in a shared store: the stream is as it was at some moment since the call."""
+        while True:
+            stream = await freshness.at(path)
+            if stream is None:
+                raise StreamNotFoundError("no stream at this path")
+            if not await self._expire(stream):
+                self._use(stream, renew=renew)
+                return stream
+
+    async def _expire(self, stream: LoadedStream) -> bool:
+        """Whether a stream has expired, by the clock of this server. Others may have another time, so its deletion is
+        stored before anyone is told."""
+        now_ms = self._now_ms()
+        self._writer.renew_if_watched(stream, now_ms)
+        if stream.deleted is not None or not is_expired(stream.state, now_ms):
+            return False
+        await self._execute(Expire(stream.path, now_ms))
+        return True
+
+    async def _recheck(self, stream: LoadedStream) -> None:
+        """In a shared store, a stream is as it was at some moment since the call."""
+        if self._freshness is not None:
+            await self._freshness.recheck(stream)
 
     def _use(self, stream: LoadedStream, *, renew: bool) -> None:
         stream.used = True
@@ -115,7 +151,7 @@ class DurableReader:
 
     async def read(self, message: Read) -> ReadReply:
         stream = self._catalogue.visible(message.path)
-        if stream is None:
+        if stream is None or self._freshness is not None:
             stream = await self.find(message.path, renew=True)
         else:
             self._use(stream, renew=True)
@@ -126,6 +162,9 @@ class DurableReader:
             await self.check_boundary(stream, until)
         if message.wait_s and start == stream.tail and (until is None or start < until):
             await self._live.wait(stream, start, message.wait_s)
+            if self._freshness is not None:
+                await self._freshness.recheck(stream)
+                await self._expire(stream)
             self._check_live(stream, self._now_ms())
         return await self._read_from(stream, start, until, message.bytes_max)
 
@@ -135,6 +174,8 @@ class DurableReader:
 
     async def read_more(self, message: ReadMore) -> ReadReply:
         stream = self._live.followed(message.stream_id)
+        if self._freshness is not None:
+            await self._freshness.recheck(stream)
         return await self._read_from(stream, message.start, message.until, message.bytes_max)
 
     async def _read_from(self, stream: LoadedStream, start: int, until: int | None, bytes_max: int) -> ReadReply:
@@ -173,6 +214,7 @@ class DurableReader:
             try:
                 whole = await self._store.read(stream.id, start, end, bytes_max)
             except (LookupError, UnalignedReadError) as error:
+                await self._recheck(stream)
                 raise _refusal(stream, error, start) from None
         if len(whole.data) >= bounds.LARGE_READ_BYTES:
             await self._pace(len(whole.data))
@@ -221,6 +263,7 @@ class DurableReader:
         try:
             return await result
         except (LookupError, UnalignedReadError) as error:
+            await self._recheck(stream)
             raise _refusal(stream, error, start) from None
 
     async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
@@ -273,6 +316,8 @@ class DurableReader:
     # Documents
 
     async def document(self, key: str) -> Document | None:
+        if self._freshness is not None:
+            return await self._freshness.document(key)
         return (await self._loader.load_document(key)).durable
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:

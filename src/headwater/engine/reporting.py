@@ -31,6 +31,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     commit_sizes: Histogram  # records per batch
     commit_seconds: Histogram
     commit_failures: int
+    outdated_records: int  # decided again, because another server was faster
     committed_bytes: int
     backlog_records: int
     backlog_bytes: int

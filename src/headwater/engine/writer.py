@@ -13,22 +13,25 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from headwater import limits as bounds
-from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
-from headwater.engine.committer import Answer, Answered, Committer, PendingRecord
+from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream, loaded_stream
+from headwater.engine.committer import Answer, Answered, Committer, PendingRecord, passed_to_store
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, News, PathWatch, Slice
 from headwater.engine.ordering import Place, ProducerOrder
 from headwater.engine.preparing import WITH_BODY, FetchRecord, Preparer
+from headwater.engine.readings import HeldError, Readings, UnknownStateError
+from headwater.engine.sharing import Sharing
 from headwater.errors import (
     HeadwaterError,
     InternalError,
     OutOfMemoryError,
-    OverloadedError,
+    ServerError,
     StoppingError,
     StorageFullError,
     StreamGoneError,
     StreamNotFoundError,
     TooManyStreamsError,
+    UnavailableError,
     UnknownOutcomeError,
 )
 from headwater.limits import Limits
@@ -44,7 +47,7 @@ from headwater.log.commands import (
     Trim,
     WriteDocuments,
 )
-from headwater.log.deciding import Decision, decide
+from headwater.log.deciding import Decision, NewestStates, decide, is_expired
 from headwater.log.events import (
     DOCUMENT_EVENTS,
     Appended,
@@ -60,7 +63,7 @@ from headwater.log.events import (
 from headwater.log.quotas import Quotas, Usage, counted_streams
 from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document, extend, replace_front
-from headwater.store.contract import NoMemoryError, RefusedError, Store
+from headwater.store.contract import Expects, Key, NoMemoryError, OutdatedError, RefusedError, Store, shared
 from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.engine")
@@ -98,12 +101,32 @@ class Writer:
         self._preparer = Preparer(catalogue, loader, limits, fetch_record)
         self._queues = self._preparer.order.queues  # of producers whose appends wait to be decided
         self.committer = Committer(
-            store, backlog_bytes_max=limits.commit_backlog_bytes, durable=self._publish, failed=self._fail
+            store,
+            backlog_bytes_max=limits.commit_backlog_bytes,
+            durable=self._publish_shared if store.shared else self._publish,
+            failed=self._fail,
         )
         self._refusing: Callable[[], HeadwaterError] | None = None  # if set, commands are refused with this error
         self._postponed: list[tuple[Command, Answered]] = []  # free space, and wait until a batch is rolled back
         self._next_id = 1
         self._tasks = Tasks()
+        store_of_many = shared(store)
+        self._accept_decision = self._accept_shared if store.shared else self._accept_alone
+        # None: this server is the only one.
+        self.sharing = (
+            None
+            if store_of_many is None
+            else Sharing(
+                store_of_many,
+                catalogue,
+                now_ms,
+                self._decide_again,
+                self.renew,
+                self._note_compactable,
+                self.stop_for,
+                self.committer,
+            )
+        )
         self.written_ms = 0  # time of the last commit
         self.watch: PathWatch = _NOBODY
         self.compactable: Callable[[str, int, int], None] | None = None  # told of streams whose retention says so
@@ -147,6 +170,8 @@ class Writer:
     async def finish(self) -> None:
         """Wait until all accepted commands are durable and have their replies."""
         await self._tasks.ended()
+        if self.sharing is not None:
+            await self.sharing.stop()
         drained = asyncio.Event()
         self.committer.add(PendingRecord((), (), None, (), Reply(), lambda _: drained.set()))
         await drained.wait()
@@ -176,14 +201,17 @@ class Writer:
         self._tasks.start(self._prepare_and_decide(command, answered, self._preparer.place_of(command)))
 
     async def _prepare_and_decide(self, command: Command, answered: Answered, place: Place | None = None) -> None:
+        states = self._newest_states()
         try:
-            while not await self._decide_if_current(command, answered, place):
-                """Prepare it again."""
+            while not await self._decide_if_current(command, answered, states, place):
+                states = self._newest_states()  # prepare it again
+        except HeldError as error:
+            error.restoration.add(command, answered)
         except HeadwaterError as error:
             if self._refusing is not None:  # the states that were read may be rolled back
                 self._refuse(command, answered, self._refusing())
             else:
-                self._answer_when_certain(command, error, answered)
+                self._answer_error(command, error, answered, states)
         except Exception as error:
             log.exception("failed to prepare %s", type(command).__name__)
             answered(_undecided(error))
@@ -191,9 +219,17 @@ class Writer:
             if place is not None:
                 place.leave()
 
-    async def _decide_if_current(self, command: Command, answered: Answered, place: Place | None) -> bool:
+    def _newest_states(self) -> NewestStates:
+        """What a command is decided on."""
+        return self._catalogue if self.sharing is None else self.sharing.readings()
+
+    async def _decide_if_current(
+        self, command: Command, answered: Answered, states: NewestStates, place: Place | None
+    ) -> bool:
         self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
-        async with self._preparer.prepared(command, place) as prepared:
+        if self.sharing is not None and isinstance(command, Create):
+            command = msgspec.structs.replace(command, stream_id=await self.sharing.reserve_id())
+        async with self._preparer.prepared(command, states, place) as prepared:
             if not self._preparer.is_current(prepared):
                 return False
             self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
@@ -219,27 +255,39 @@ class Writer:
                 self.renew_if_watched(stream, self._now_ms())
         size_bytes = len(command.body) if type(command) is Append or isinstance(command, WITH_BODY) else 0
         if type(command) is Create:
-            default = None if command.retention is not None else self._default_retention(command.path)
-            command = msgspec.structs.replace(command, stream_id=self._next_id, default_retention=default)
-            self._next_id += 1
+            command = self._with_id(command)
+        states = self._newest_states()
         try:
             self.committer.check_room(size_bytes)
             limits = self._limits
-            decision = decide(self._catalogue, command, limits.messages_per_append_max, limits.producers_per_stream_max)
-            if self._quotas is not None and not _frees(command):
-                self._quotas.check(self._catalogue, decision.events)
-        except HeadwaterError as error:
-            self._answer_error(command, error, answered)
+            decision = decide(states, command, limits.messages_per_append_max, limits.producers_per_stream_max)
+            if self._quotas is not None:
+                self._check_quotas(self._quotas, command, decision)
+        except (HeadwaterError, HeldError, UnknownStateError) as error:
+            self._answer_error(command, error, answered, states)
         except Exception as error:
             log.exception("failed to decide %s", type(command).__name__)
             answered(_undecided(error))
         else:
             if decision.events:
-                self._accept(decision, stream, answered, size_bytes, command if _frees(command) else None)
+                self._accept_decision(decision, stream, answered, size_bytes, command, states)
             else:
                 if stream is not None and not isinstance(command, Expire | Retain | Trim | Compact):
                     self.renew(stream, self._now_ms())
-                self._answer_when_certain(command, decision.reply, answered)
+                self._answer_when_certain(command, decision.reply, answered, states)
+
+    def _with_id(self, command: Create) -> Create:
+        """A create with the id of the stream and the default retention of its path."""
+        default = None if command.retention is not None else self._default_retention(command.path)
+        stream_id = command.stream_id
+        if self.sharing is None:
+            stream_id = self._next_id
+            self._next_id += 1
+        return msgspec.structs.replace(command, stream_id=stream_id, default_retention=default)
+
+    def _check_quotas(self, quotas: Quotas, command: Command, decision: Decision) -> None:
+        if not _frees(command):
+            quotas.check(self._catalogue, decision.events)
 
     def _refusal(self, command: Command) -> HeadwaterError | None:
         """Why no such command is accepted at present; None if it is."""
@@ -254,16 +302,28 @@ class Writer:
         else:
             answered(error)
 
-    def _answer_error(self, command: Command, error: HeadwaterError, answered: Answered) -> None:
-        """Answer an error of the decision."""
-        if isinstance(error, OverloadedError):
+    def _answer_error(
+        self,
+        command: Command,
+        error: HeadwaterError | HeldError | UnknownStateError,
+        answered: Answered,
+        states: NewestStates,
+    ) -> None:
+        """Answer an error of the decision, or decide again later."""
+        if isinstance(error, HeldError | UnknownStateError):
+            self._put_off(error, command, answered, states)
+        elif isinstance(error, ServerError):
             answered(error)
         elif isinstance(error, TooManyStreamsError):
-            self._tasks.start(self._decide_with_room(command, error, answered))
+            self._tasks.start(self._decide_with_room(command, error, answered, states))
+        elif self.sharing is not None and (path := self._expired_path(command)) is not None:
+            self._tasks.start(self._decide_after_expiry(path, command, answered))
         else:
-            self._answer_when_certain(command, error, answered)
+            self._answer_when_certain(command, error, answered, states)
 
-    async def _decide_with_room(self, command: Command, error: HeadwaterError, answered: Answered) -> None:
+    async def _decide_with_room(
+        self, command: Command, error: HeadwaterError, answered: Answered, states: NewestStates
+    ) -> None:
         """Decide a create that exceeds a quota again, as long as expired streams can be deleted for it."""
         try:
             has_room = await self._make_room()
@@ -272,7 +332,19 @@ class Writer:
         if has_room:
             await self._prepare_and_decide(command, answered)
         else:
-            self._answer_when_certain(command, error, answered)
+            self._answer_when_certain(command, error, answered, states)
+
+    def _accept_alone(
+        self,
+        decision: Decision,
+        stream: LoadedStream | None,
+        answered: Answered,
+        size_bytes: int,
+        command: Command,
+        states: NewestStates,
+    ) -> None:
+        """Accept a decision of the only server."""
+        self._accept(decision, stream, answered, size_bytes, command if _frees(command) else None, None)
 
     def _accept(
         self,
@@ -281,21 +353,26 @@ class Writer:
         answered: Answered,
         size_bytes: int,
         command: Command | None,
+        expects: Expects | None,
     ) -> None:
         events = decision.events
         event = events[0]
         if type(event) is Appended and stream is not None and len(events) == 1:
             self._catalogue.apply_append(stream, event)
-            commit = PendingRecord(events, (stream.state,), None, (stream,), decision.reply, answered, command)
+            commit = PendingRecord(events, (stream.state,), expects, (stream,), decision.reply, answered, command)
         else:
             changed = tuple([self._catalogue.apply(event) for event in events])
             after = tuple([one.state if isinstance(one, LoadedStream) else one.newest for one in changed])
-            commit = PendingRecord(events, after, None, changed, decision.reply, answered, command)
+            commit = PendingRecord(events, after, expects, changed, decision.reply, answered, command)
         if self.usage is not None:
             self.usage.note(commit.record, _states(commit))
         self.committer.add(commit, size_bytes)
 
-    def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered) -> None:
+    def _answer_when_certain(self, command: Command, answer: Answer, answered: Answered, states: NewestStates) -> None:
+        """Answer when what the answer was decided on is durable and, in a shared store, current."""
+        if isinstance(states, Readings):
+            self.committer.add(PendingRecord((), (), states.expects, (), answer, answered, command))
+            return
         if isinstance(command, WriteDocuments):
             uncertain = True
         else:
@@ -307,12 +384,90 @@ class Writer:
         else:
             answered(answer)
 
+    # In a shared store
+
+    def _accept_shared(
+        self,
+        decision: Decision,
+        stream: LoadedStream | None,
+        answered: Answered,
+        size_bytes: int,
+        command: Command,
+        states: NewestStates,
+    ) -> None:
+        """Accept a decision with all that it was decided on."""
+        if not isinstance(states, Readings):
+            raise TypeError("the states of a shared store are noted when they are read")
+        if isinstance(command, Create) and command.stream_id <= states.newest_id:
+            self._tasks.start(self._prepare_and_decide(command, answered))  # its id is too old
+            return
+        states.note(decision.events)
+        self._accept(decision, stream, answered, size_bytes, command, states.expects)
+
+    def _put_off(
+        self, error: HeldError | UnknownStateError, command: Command, answered: Answered, states: NewestStates
+    ) -> None:
+        """Decide a command after states were restored, or read again, because they are outdated."""
+        if isinstance(error, HeldError):
+            error.restoration.add(command, answered)
+        elif self.sharing is not None and isinstance(states, Readings):
+            self.sharing.restore((), [(command, answered)], (), states.expects)
+
+    def _decide_again(self, command: Command, answered: Answered) -> None:
+        """Decide a command that was decided on outdated states, at once if everything that it needs is in memory, so
+        that the commands of a client stay in order."""
+        if self._loader.has_all(command) and self._preparer.is_current(command):
+            stream = None if isinstance(command, WriteDocuments) else self._catalogue.newest(command.path)
+            self._decide(command, stream, answered)
+        else:
+            self._tasks.start(self._prepare_and_decide(command, answered))
+
+    def _expired_path(self, command: Command) -> str | None:
+        """The path of an expired stream that a command needs, and that exists for others, whose clocks may be late. Its
+        deletion is stored before anyone is told that it has expired."""
+        if isinstance(command, WriteDocuments | Expire):
+            return None
+        for stream in (self._catalogue.newest(command.path), _source(self._catalogue, command)):
+            if stream is not None and not stream.state.soft_deleted and is_expired(stream.state, self._now_ms()):
+                return stream.path
+        return None
+
+    async def _decide_after_expiry(self, path: str, command: Command, answered: Answered) -> None:
+        """Decide a command after a stream was deleted, unless another server has renewed it."""
+        expired: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.submit(Expire(path, self._now_ms()), expired.set_result)
+        answer = await expired
+        if isinstance(answer, HeadwaterError):
+            answered(answer)
+        else:
+            await self._prepare_and_decide(command, answered)
+
+    def _renew_shared(self, stream: LoadedStream, ttl_s: int, now_ms: int) -> None:
+        """Renew ahead, so that others, who do not know of later reads, do not delete the stream too early."""
+        ahead_ms = ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS
+        due_ms = now_ms
+        if stream.live is not None and not stream.live.empty:  # it is renewed with each poll
+            due_ms += bounds.WATCH_POLL_MS
+            ahead_ms = max(ahead_ms, 3 * bounds.WATCH_POLL_MS)
+        if due_ms <= stream.state.accessed_ms or self._refusing is not None or self._fence() is not None:
+            return
+        is_newest = self._catalogue.by_id(stream.id) is stream
+        if self.sharing is None or not is_newest or self.sharing.is_held(stream) or self._store.full:
+            return
+        expects: dict[Key, int] = {stream.id: stream.state.version}
+        event = Touched(stream.id, now_ms + ahead_ms)
+        self._catalogue.apply(event)
+        self.committer.add(PendingRecord((event,), (stream.state,), expects, (stream,), Reply(), None))
+
     # Renewing
 
     def renew(self, stream: LoadedStream, now_ms: int) -> None:
         """Renew a time-to-live. This is stored only after a part of it has passed, which a crash can lose."""
         ttl_s = stream.state.ttl_s
         if ttl_s is None or stream.deleted is not None or self._refusing is _stopping:
+            return
+        if self.sharing is not None:
+            self._renew_shared(stream, ttl_s, now_ms)
             return
         evolve(stream.state, Touched(stream.id, now_ms))
         if now_ms - stream.touched_ms >= ttl_s * 1000 // bounds.TTL_RENEWAL_PARTS:
@@ -367,16 +522,24 @@ class Writer:
         if version:
             self._tell_watch(watched)
 
+    def _publish_shared(self, commits: list[PendingRecord]) -> None:
+        self._publish(commits)
+        if self.sharing is not None:
+            self.sharing.settle()
+
     def _tell_watch(self, watched: Iterable[tuple[LoadedStream, News]]) -> None:
         for stream, news in watched:
             version = self.watch.version
-            try:
-                is_watched = self.watch.note(stream.path, news)
-            except Exception:  # the records are durable and answered
-                log.exception("the watch of streams failed for %r", stream.path)
-                continue
-            if not is_watched:
+            if not self.tell_watch(stream.path, news):
                 stream.unwatched = version
+
+    def tell_watch(self, path: str, news: News) -> bool:
+        """Tell the `PathWatch` of a stream. Returns whether it may have an interest in it."""
+        try:
+            return self.watch.note(path, news)
+        except Exception:  # the records are durable and answered
+            log.exception("the watch of streams failed for %r", path)
+            return True
 
     def _publish_life(self, event: Event, stream: LoadedStream) -> None:
         if isinstance(event, Created):
@@ -398,6 +561,10 @@ class Writer:
             self._catalogue.hide(stream)
             self._end(stream)
 
+    def note_compactable(self, state: StreamState) -> None:
+        """Another server has changed a stream that is not in memory."""
+        self._note_compactable(loaded_stream(state, durable=True))
+
     def _note_compactable(self, stream: LoadedStream) -> None:
         if self.compactable is not None and stream.retention is not None and stream.retention.compact:
             newest = stream.snapshots[-1].next if stream.snapshots else stream.first
@@ -410,6 +577,12 @@ class Writer:
     # After a failed commit
 
     def _fail(self, committed: list[PendingRecord], error: BaseException) -> None:
+        if isinstance(error, OutdatedError):
+            self._take_back(committed, error)
+            return
+        if self.sharing is not None and isinstance(error, UnavailableError | RefusedError):
+            self._refuse_shared(committed, error)
+            return
         commits = committed + self.committer.withdraw()
         if isinstance(error, RefusedError):
             self._refusing = lambda: _no_room(error)
@@ -423,6 +596,41 @@ class Writer:
         for commit in commits:
             _answer(commit, _unknown(error) if id(commit) in written else _stopping())
         self.stop_for(error)
+
+    def _take_back(self, committed: list[PendingRecord], error: OutdatedError) -> None:
+        """Another server was faster: decide again what was decided on its states, and publish the rest of a batch."""
+        passed = passed_to_store(committed)
+        outdated = [passed[index] for index in error.records]
+        taken = set(map(id, outdated))
+        self._publish_shared([commit for commit in committed if id(commit) not in taken])
+        outdated += self.committer.withdraw_sharing(outdated)
+        self._restore(outdated, outdated, is_locking=True)
+
+    def _refuse_shared(self, committed: list[PendingRecord], error: UnavailableError | RefusedError) -> None:
+        """Nothing of a batch is stored: tell its writers, and restore the states that it has changed."""
+        commits = passed_to_store(committed)
+        commits += self.committer.withdraw_sharing(commits)
+        again: list[PendingRecord] = []
+        if isinstance(error, RefusedError) and not all(_may_repeat(commit) for commit in committed if commit.record):
+            again = [commit for commit in commits if _may_repeat(commit)]
+        repeated = set(map(id, again))
+        for commit in commits:
+            if id(commit) not in repeated:
+                _answer(commit, _unavailable(error) if isinstance(error, UnavailableError) else _no_room(error))
+        for commit in committed:
+            if not commit.expects:  # it only waited for the batch
+                _answer(commit, commit.answer)
+        self._restore(commits, again)
+
+    def _restore(self, commits: list[PendingRecord], again: list[PendingRecord], *, is_locking: bool = False) -> None:
+        """Restore what records have changed, then decide the commands of some of them."""
+        if self.usage is not None:
+            for commit in commits:
+                self.usage.note(commit.record, _states(commit), -1)
+        if self.sharing is not None:
+            repeated = [(one.command, one.answered) for one in again if one.command and one.answered]
+            renewed = [one.changed[0] for one in commits if one.command is None and one.changed]
+            self.sharing.restore(commits, repeated, renewed, is_locking=is_locking)
 
     async def _roll_back(self, commits: list[PendingRecord], refused: RefusedError, hopeless: set[int]) -> None:
         """The disk is full: restore the durable states, then send the error to the writers of the dropped records.
@@ -539,6 +747,15 @@ def _document(event: Event, loaded: LoadedDocument) -> Document | None:
 
 def _stopping() -> HeadwaterError:
     return StoppingError("the server accepts no more writes", retry_after_s=bounds.RETRY_AFTER_S)
+
+
+def _may_repeat(commit: PendingRecord) -> bool:
+    """Whether a record frees space and has a command, so that it is decided again after there was no room."""
+    return commit.command is not None and commit.answered is not None and _frees(commit.command)
+
+
+def _unavailable(error: UnavailableError) -> HeadwaterError:
+    return UnavailableError(str(error), retry_after_s=bounds.RETRY_AFTER_S)
 
 
 def _no_room(refused: RefusedError) -> HeadwaterError:

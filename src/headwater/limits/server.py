@@ -17,6 +17,12 @@ SLICE_KEPT_BYTES_MAX = 128 * 1024  # of a slice that is kept; larger ones are sh
 ROW_PROBE_BYTES = 16 * 1024  # of a table, read to find which rows are at a position
 WRITING_MS = 50  # a stream of appends counts as ongoing for this long after the last one
 TTL_RENEWAL_PARTS = 20  # a renewal is stored when 1/20 of the time-to-live has passed
+
+# A store that several servers share.
+VERSION_QUERIES_MAX = 4  # queries at a time for the versions of what is in memory
+WATCH_POLL_MS = 1000  # how often a server looks for changes of which it was not told
+WATCH_LOADS_MAX = 200  # streams that others have changed and a server loads in a poll
+UNAVAILABLE_RETRY_S = 0.5  # until a database that is not available is asked again
 PRODUCERS_LOADED_MAX = 200_000  # in memory, of all streams; with more, unused streams that have some are evicted
 OVERDUE_TRIM_MS = 60_000  # between trims of streams that were due before the start, in the grace period
 EXPIRE_EVICT_STEPS = 50  # of a sweep, after which unused streams are evicted
