@@ -51,6 +51,7 @@ def main() -> None:
         sockets: Sequence[socket.socket] = (),
         fence: Fence | None = None,
         loaded: Loaded | None = None,
+        worker: int = 0,
     ) -> int:
         ticking: list[asyncio.Task[None]] = []
 
@@ -58,7 +59,7 @@ def main() -> None:
             ticking.append(asyncio.get_running_loop().create_task(tick(file)))
             ready(url)
 
-        return await serve_store(store, settings, ready_and_ticking, sockets, fence, loaded)
+        return await serve_store(store, settings, ready_and_ticking, sockets, fence, loaded, worker)
 
     serving.serve_store = watched
     sys.argv = ["headwater", "serve", *sys.argv[1:]]

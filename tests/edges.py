@@ -20,9 +20,13 @@ AUTH = "HEADWATER_TEST_AUTH"  # where the apps find their auth file
 LIMITS = "HEADWATER_TEST_LIMITS"  # and their limits
 
 NATIVE, DURABLE = "native, in memory", "native, durable"
+TOGETHER = "two servers over PostgreSQL, each gets every other request"
 UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
 # The quick tests run over the durable server alone; every edge carries the same handlers.
-EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, UVICORN, GRANIAN, MOUNTED)))
+EDGES = (
+    DURABLE,
+    *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, TOGETHER, UVICORN, GRANIAN, MOUNTED)),
+)
 
 
 # Below the ports that systems choose for clients and for servers on port 0. Otherwise another process could get the
@@ -57,6 +61,13 @@ def edge(name: str, auth: Path | None = None, **limits: float) -> Iterator[Serve
             with headwater(*storage, *guarded, *bounds) as server:
                 yield server
         return
+    if name == TOGETHER:
+        guarded = () if auth is None else ("--auth", str(auth), "--allow-origin", "https://app.example")
+        with together(
+            *guarded, *(word for key, value in limits.items() for word in ("--limit", f"{key}={value}"))
+        ) as one:
+            yield one
+        return
     port = free_port()
     app = "tests.asgi_apps:mounted" if name == MOUNTED else "tests.asgi_apps:app"
     if name == GRANIAN:
@@ -73,6 +84,21 @@ def edge(name: str, auth: Path | None = None, **limits: float) -> Iterator[Serve
     with running(name, [sys.executable, "-c", script]) as server:
         wait_until(lambda: accepts(server), f"{name} accepts connections")
         yield server
+
+
+@contextlib.contextmanager
+def together(*options: str) -> Iterator[Server]:
+    """Two servers that share a database, behind a proxy that sends each request to the other one than the last. Other
+    tests need neither PostgreSQL nor a proxy."""
+    from tests.postgres import postgres
+    from tests.proxies import round_robin
+
+    with contextlib.ExitStack() as stack:
+        store = ("--store", postgres().new_database())
+        servers = [stack.enter_context(headwater(*store, *options)) for _ in range(2)]
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        port = stack.enter_context(round_robin(directory, [server.port for server in servers]))
+        yield Server("two servers", "127.0.0.1", port, servers[0].pid)
 
 
 def accepts(server: Server) -> bool:

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.servers import headwater
@@ -89,6 +89,41 @@ http {{
 """)
     with _process([program("nginx"), "-e", "stderr", "-p", str(directory), "-c", str(config)], port, tls=False):
         yield f"http://127.0.0.1:{port}{prefix}"
+
+
+@contextlib.contextmanager
+def round_robin(directory: Path, ports: Sequence[int]) -> Iterator[int]:
+    """The port of nginx in front of several servers, each of which gets the next request. It has one process, so that
+    the order is strict."""
+    port = free_port()
+    config = directory / "nginx.conf"
+    servers = " ".join(f"server 127.0.0.1:{one} max_fails=0;" for one in ports)
+    config.write_text(f"""{_nginx_main(directory).replace("events {}", "worker_processes 1; events {}")}
+http {{
+    access_log off;
+    {_nginx_places(directory)}
+    upstream servers {{ {servers} keepalive 64; }}
+    server {{
+        listen 127.0.0.1:{port};
+        client_max_body_size 0;
+        large_client_header_buffers 4 64k;
+        merge_slashes off;
+        underscores_in_headers on;
+        location / {{
+            proxy_pass http://servers;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_buffering off;
+            proxy_request_buffering off;
+            proxy_next_upstream off;
+            proxy_read_timeout 330s;
+        }}
+    }}
+}}
+""")
+    with _process([program("nginx"), "-e", "stderr", "-p", str(directory), "-c", str(config)], port, tls=False):
+        yield port
 
 
 def _cache_config(directory: Path, port: int, upstream: int, more: str) -> str:

@@ -127,15 +127,22 @@ class Client:
     async def send(self, path: str, call: Call) -> Answer | None:
         number = self._rng.randrange(len(self._servers))
         sent_s = monotonic()
+        response: httpx.Response | None = None
         try:
             response = await self._request(self._servers[number], path, call)
         except httpx.ConnectError:
             await asyncio.sleep(0.05)
             return None  # nothing was sent
-        except httpx.TransportError:
+        except httpx.TransportError as error:
+            self._recorder.counts[f"{type(error).__name__} of {type(call).__name__}"] += 1
             answer = None
         else:
             answer = self._answer(path, call, response)
+        if answer is not None and isinstance(call, Read) and answer.values is not None and _is_part(response):
+            rest = await self.send(path, Read(answer.tail))
+            if rest is None or rest.values is None:
+                return rest
+            answer = replace(rest, values=answer.values + rest.values)
         operation = Operation(call, sent_s, monotonic(), answer, f"{self._name} at server {number}")
         self._recorder.counts[type(call).__name__ if answer is not None else "unknown"] += 1
         if answer is not None or isinstance(call, Create | Append | Delete):
@@ -181,9 +188,11 @@ class Client:
         return await server.get(path, params={"offset": "-1"}, headers={} if tag is None else {"if-none-match": tag[0]})
 
     def _answer(self, path: str, call: Call, response: httpx.Response) -> Answer | None:
+        """What a response says; None if it does not say whether the request was executed."""
         status, headers = response.status_code, response.headers
         assert status < 500 or status == 503, f"{call}: {status} {response.text}"
         if status == 503:
+            self._recorder.counts["503"] += 1
             return None
         if status == 304:
             return self._tags[path][1]
@@ -193,13 +202,19 @@ class Client:
         )
         if not isinstance(call, Read) or status not in (200, 204):
             return answer
-        assert "stream-up-to-date" in headers or answer.closed, f"a part of a small stream: {dict(headers)}"
         text = response.text
         values = tuple(text[at : at + WIDTH] for at in range(0, len(text), WIDTH))
         answer = replace(answer, status=200, values=values)
         if call.after is None and "etag" in headers:
             self._tags[path] = headers["etag"], answer
         return answer
+
+
+def _is_part(response: httpx.Response | None) -> bool:
+    """Whether a read did not reach the tail, because something was appended meanwhile."""
+    if response is None or response.status_code != 200:
+        return False
+    return "stream-up-to-date" not in response.headers and "stream-closed" not in response.headers
 
 
 def _offset(tail: tuple[int, int]) -> str:
@@ -231,6 +246,7 @@ async def record(
 
 
 async def _round(urls: Sequence[str], recorder: Recorder, prefix: str, disturbing: asyncio.Task[None]) -> None:
+    assert not disturbing.done(), disturbing.exception()
     streams = [f"{prefix}/{number}" for number in range(STREAMS)]
     recorder.histories = {path: [] for path in streams}
     async with contextlib.AsyncExitStack() as stack:
@@ -242,7 +258,9 @@ async def _round(urls: Sequence[str], recorder: Recorder, prefix: str, disturbin
             for url in urls
         ]
         clients = [Client(f"c{number}", recorder, servers) for number in range(CLIENTS)]
-        await asyncio.gather(*(client.run(streams) for client in clients))
+        async with asyncio.TaskGroup() as together:
+            for client in clients:
+                together.create_task(client.run(streams))
         for path in streams:  # what is there in the end
             while await clients[0].send(path, Read()) is None:
                 assert not disturbing.done(), disturbing.exception()
@@ -252,7 +270,9 @@ async def _round(urls: Sequence[str], recorder: Recorder, prefix: str, disturbin
 
 
 async def _disturb(faults: Sequence[Fault], recorder: Recorder, pause_s: float) -> None:
-    while faults:
+    if not faults:
+        await asyncio.Event().wait()
+    while True:
         await asyncio.sleep(recorder.rng.uniform(0, 2 * pause_s))
         await recorder.rng.choice(faults)(recorder.rng)
         recorder.counts["faults"] += 1

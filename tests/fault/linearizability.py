@@ -124,18 +124,23 @@ def executed(state: State, call: Call) -> tuple[State, Answer]:
         return _append(state, stream, call)
     if isinstance(call, Head):
         return state, _answer(200, stream)
-    return state, _read(stream, call)
+    return state, _read(state, stream, call)
+
+
+def _is_another(state: State, stream: Stream, incarnation: int) -> bool:
+    """Whether an incarnation is not that of the stream. One that is not known yet is newer than all that were named."""
+    return incarnation != stream.incarnation if stream.incarnation else incarnation <= state.newest
 
 
 def _answer(status: int, stream: Stream, values: tuple[str, ...] | None = None) -> Answer:
     return Answer(status, (stream.incarnation, len(stream.values)), stream.closed, values)
 
 
-def _read(stream: Stream, call: Read) -> Answer:
+def _read(state: State, stream: Stream, call: Read) -> Answer:
     if call.after is None:
         return _answer(200, stream, stream.values)
     incarnation, count = call.after
-    if stream.incarnation not in (0, incarnation):
+    if _is_another(state, stream, incarnation):
         return Answer(410)
     if count > len(stream.values):
         return Answer(400)
@@ -156,9 +161,10 @@ def _append(state: State, stream: Stream, call: Append) -> tuple[State, Answer]:
         expected = known[1] + 1 if known is not None and epoch == known[0] else 0
         if seq != expected:
             return state, Answer(400 if known is not None and epoch > known[0] else 409)
-    tail = (stream.incarnation, len(stream.values))
-    if call.if_match is not None and stream.incarnation and call.if_match != tail:
-        return state, _answer(412, stream)
+    if call.if_match is not None:
+        incarnation, count = call.if_match
+        if _is_another(state, stream, incarnation) or count != len(stream.values):
+            return state, _answer(412, stream)
     after = stream.appended(call)
     return State(after, state.newest), _answer(200 if call.producer is not None and call.value else 204, after)
 

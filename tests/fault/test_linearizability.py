@@ -79,6 +79,19 @@ GOOD: dict[str, list[Operation]] = {
         read(5, 6, "a"),
         read(7, 8, incarnation=9),
     ],
+    "a condition and an offset of the stream before a create without an answer": [
+        CREATED,
+        at(2, 3, Delete(), Answer(204)),
+        unknown(4, Create()),
+        at(5, 6, Append("a", if_match=(7, 0)), Answer(412, (9, 0))),
+        at(7, 8, Read((7, 0)), Answer(410)),
+    ],
+    "an offset of the stream before a create without an answer": [
+        CREATED,
+        at(2, 3, Delete(), Answer(204)),
+        unknown(4, Create()),
+        at(5, 6, Read((7, 0)), Answer(410)),
+    ],
     "one of two conditional appends wins": [
         CREATED,
         at(2, 5, Append("a", if_match=(7, 0)), Answer(412, (7, 1))),

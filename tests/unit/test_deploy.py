@@ -19,7 +19,7 @@ import yaml
 
 from headwater.limits import Limits
 from headwater.server.native.tls import load_context
-from headwater.server.settings import CONFIG, OPTIONS, variable
+from headwater.server.settings import CONFIG, OPTIONS, load_settings, variable
 from tests.certificates import make_pair
 from tests.command_line import invoke
 from tests.edges import free_port
@@ -167,6 +167,21 @@ def test_the_services_of_compose() -> None:
         words = arguments[:2] if arguments[0] == "pipeline" else [arguments[0], "run"]
         shown = invoke([*words, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
         assert all(option in shown for option in arguments if option.startswith("--"))
+
+
+def test_the_services_of_compose_with_postgres() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.postgres.yaml").read_text())["services"]
+    assert {*services} == {"database", "first", "second", "proxy"}
+    assert services["first"] == services["second"]
+    assert services["first"]["cap_drop"] == ["ALL"]
+    assert all(port.startswith("127.0.0.1:") for port in services["proxy"]["ports"])  # the servers are insecure
+    assert [name for name in services if "ports" in services[name]] == ["proxy"]
+    store = services["first"]["command"]
+    assert store[:2] == ["serve", "--store"]
+    load_settings({"store": store[2]}, {})
+    config = (DEPLOY / "nginx.postgres.conf").read_text()
+    assert re.findall(r"server (\w+):4437;", config) == ["first", "second"]
+    assert "hash $uri consistent;" in config
 
 
 def check_health(port: int, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ from headwater.cli.flags import flag, parameter, with_flags
 from headwater.cli.output import say, shown
 from headwater.errors import OptionError
 from headwater.protocol.streams.paths import CONSOLE, STREAM_ROOT
+from headwater.server.observing.configuration import without_credentials
 from headwater.server.observing.logs import configure
 from headwater.server.settings import CONFIG, OPTIONS, as_toml, doubtful_variables, load_settings
 
@@ -52,6 +53,8 @@ def _serve(config: Path | None, print_config: bool, **flags: Any) -> None:
     for doubt in doubtful_variables(os.environ):
         log.warning("%s", doubt)
     kept = "memory" if settings.memory else shown(str(settings.data_dir.absolute()))
+    if settings.store is not None:
+        kept = shown(without_credentials(settings.store))
 
     def ready(url: str) -> None:
         say(f"headwater serving streams at {url}{STREAM_ROOT} from {kept}")

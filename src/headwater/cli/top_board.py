@@ -69,6 +69,11 @@ class Look(msgspec.Struct, frozen=True):
 
     at_ms: int
     version: str = ""
+    instance: str = ""
+    role: bool | None = (
+        None  # whether the server does the work in the background; None: it shares the store with nobody
+    )
+    worker: int = 0  # the number of the process that answered, if it is one of several
     memory_bytes: int = 0
     requests: dict[str, int] = {}  # by the class of their status
     sent_bytes: int = 0
@@ -96,7 +101,10 @@ def lines(url: str, before: Look | None, now: Look, width: int, height: int) -> 
 def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
     rates, commits = _Rates(before, now), now.commits
     was = Commits() if before is None or rates.over_s <= 0 else before.commits
-    yield f"Headwater {now.version} at {url}"
+    which = f", process {now.worker} of several" if now.worker else ""
+    if now.role is not None:
+        which += ", which works in the background" if now.role else ", while another one works in the background"
+    yield f"Headwater {now.version} at {url}{which}"
     requests = sum(now.requests.values()), 0 if before is None else sum(before.requests.values())
     failed = "  ".join(
         f"{kind} {rates.of(now.requests.get(kind, 0), 0 if before is None else before.requests.get(kind, 0))}/s"
@@ -124,10 +132,11 @@ def _totals(url: str, before: Look | None, now: Look) -> Iterator[str]:
 
 class _Rates:
     def __init__(self, before: Look | None, now: Look) -> None:
-        self.over_s = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
+        is_same = before is not None and before.instance == now.instance
+        self.over_s = (now.at_ms - before.at_ms) / 1000 if before is not None and is_same else 0.0
 
     def of(self, now: float, before: float, shape: object = None) -> str:
-        """A rate per second. It is unknown for the first sample and after a restart of the server."""
+        """A rate per second. It is unknown for the first sample, and if another process has answered than before."""
         if self.over_s <= 0 or now < before:
             return "-"
         rate = (now - before) / self.over_s

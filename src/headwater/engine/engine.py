@@ -9,6 +9,7 @@ housekeeping   expiry, retention and eviction
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from headwater.engine.catalogue import Catalogue, LoadedStream
@@ -45,7 +46,7 @@ from headwater.engine.retaining import Retainer
 from headwater.engine.rows import Rows
 from headwater.engine.tails import Subscriber
 from headwater.engine.watching import Watcher
-from headwater.engine.writer import Writer
+from headwater.engine.writer import NOBODY, Writer
 from headwater.errors import HeadwaterError
 from headwater.limits import LIST_PAGE_MAX, Limits
 from headwater.log.commands import Command, Reply
@@ -189,11 +190,30 @@ class Engine:
         await self._catalogue.evict(len(self._catalogue) // 2, 0)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other servers use the store too."""
+        return self._store.shared
+
+    @property
     def usage(self) -> Usage:
         """The quotas of prefixes and tokens, and what they use."""
         return self._usage
 
     # Writing
+
+    def fenced(self, refusal: Callable[[], HeadwaterError | None]) -> Engine:
+        """The same engine for work that may be taken away: commands are refused while `refusal` returns an error."""
+        fenced, submit = copy.copy(self), self.submit
+
+        def submit_fenced(command: Command, answered: Answered) -> None:
+            error = refusal()
+            if error is None:
+                submit(command, answered)
+            else:
+                answered(error)
+
+        fenced.submit = submit_fenced
+        return fenced
 
     async def execute(self, command: Command) -> Reply:
         """Execute a command and wait for its reply."""
@@ -323,11 +343,11 @@ class Engine:
         """The streams in memory with the highest append rates, or the largest ones."""
         return await self._sampler.busiest(limit, by_size=by_size)
 
-    def watch(self, watch: PathWatch) -> None:
-        """Tell `watch` of all durable changes of streams from now on."""
-        self._writer.watch = watch
+    def watch(self, watch: PathWatch | None) -> None:
+        """Tell `watch` of all durable changes of streams from now on; None: nobody."""
+        self._writer.watch = NOBODY if watch is None else watch
 
-    def note_compactable(self, note: Callable[[str, int, int], None]) -> None:
+    def note_compactable(self, note: Callable[[str, int, int], None] | None) -> None:
         """Call `note` with the path of a stream that is to be compacted whenever it was created or changed: how many of
         its bytes are newer than its last snapshot, and how many a new reader gets."""
         self._writer.compactable = note

@@ -128,7 +128,7 @@ class Writer:
             )
         )
         self.written_ms = 0  # time of the last commit
-        self.watch: PathWatch = _NOBODY
+        self.watch: PathWatch = NOBODY
         self.compactable: Callable[[str, int, int], None] | None = None  # told of streams whose retention says so
 
     @property
@@ -671,7 +671,7 @@ class _Nobody:
         return False
 
 
-_NOBODY = _Nobody()
+NOBODY = _Nobody()
 
 
 def _news(event: Event) -> tuple[News, ...]:

@@ -79,6 +79,7 @@ class Append(msgspec.Struct, frozen=True):
     last_seqno: int | None = None  # of a table: append only if this is its last row
     stream_id: int | None = None
     ends: tuple[Offset, ...] | None = None  # append only if the stream ends at one of these
+    keeper: str | None = None  # of a view, with `stream_id`: append only if the stream is the view of this document
     frees: bool = False  # it records that something was removed: neither quotas nor a full disk refuse it
     only_repeats: bool = False  # append nothing: only answer as a repeated append or a refused one would be answered
 

@@ -448,10 +448,9 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
         return Decision(_NOTHING, _after_close(state, command))
     if command.body and command.content_type != state.content_type:
         _check_content_type(state, command.content_type)
-    if producer is not None:
-        repeated = _repeated(state, producer, command.now_ms, producers_max)
-        if repeated is not None:
-            return Decision(_NOTHING, repeated)
+    repeated = None if producer is None else _repeated(state, producer, command.now_ms, producers_max)
+    if repeated is not None:
+        return Decision(_NOTHING, repeated)
     if command.seq is not None and state.seq is not None and command.seq <= state.seq:
         raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
     if command.only_repeats:
@@ -472,10 +471,13 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
 
 
 def _check_target(state: StreamState, command: Append) -> None:
-    """Refuse an append to another incarnation, and to a view, unless it is the view's own."""
+    """Refuse an append to another incarnation; to a view, unless it is the view's own; and of a view to anything else,
+    which names the incarnation too."""
+    keeper = state.keeper
     if command.stream_id not in (None, state.id):
         raise StreamGoneError("the stream was deleted, and another one was created at its path")
-    keeper = state.keeper
+    if command.keeper is not None and (keeper is None or keeper.document != command.keeper):
+        raise StreamGoneError("the view was deleted, and something else was created at its path")
     if keeper is not None and not any(document.key == keeper.document for document in command.documents):
         raise ReadOnlyError(f"this is a view of {keeper.source}, which the server keeps current; append there")
 

@@ -15,6 +15,7 @@ from headwater.errors import (
     UnknownOutcomeError,
 )
 from headwater.limits import SIZE_DIGITS_MAX
+from headwater.protocol.streams.headers import VIEW_OF
 from headwater.server.access import Access
 from headwater.server.admission import Admission
 from headwater.server.auth.authority import as_private
@@ -38,6 +39,8 @@ class Dispatcher:
         self._admission = Admission(service.limits, service.memory) or None
         self._identities = self._admission if self._admission and self._admission.knows_identities else None
         self._audit = service.observer.audit
+        if service.relay is not None:
+            service.relay.dispatch = self.dispatch
         self._quota_rates = QuotaRates(service.engine.usage.prefixes, service.engine.usage.tokens)
 
     def trusts(self, peer: str) -> bool:
@@ -58,7 +61,7 @@ class Dispatcher:
                 request.route = route.number
                 if self._authority is not None:
                     self._authority.authorize(request, route.action, path)
-                if route.check is not None:
+                if route.check is not None and not self._is_elsewhere(route, request):
                     route.check(self.service, request, path)
                 if "content-encoding" in request.headers:
                     check_request_encoding(request.headers["content-encoding"])
@@ -116,10 +119,11 @@ class Dispatcher:
                 respond = self._identities.admit(request, respond)
             if self._quota_rates and route.action is APPEND:
                 self._quota_rates.take(path, request.caller.owner)
-            if "content-encoding" in request.headers:
-                check_request_encoding(request.headers["content-encoding"])
-            if route.body_bytes_max:
-                _check_size(route, len(request.body))
+            _check_body(route, request)
+            relay = self.service.relay
+            if relay is not None and self._is_elsewhere(route, request):
+                relay.pass_on(request, respond)
+                return None
             if route.write is not None:
                 route.write(self.service, request, path, _with_headers(shared, respond) if shared else respond)
                 return None
@@ -129,6 +133,12 @@ class Dispatcher:
         if route.read is None:
             raise RuntimeError(f"{route.template} has no handler")
         return asyncio.create_task(self._run(route, route.read, request, path, shared, respond))
+
+    def _is_elsewhere(self, route: Route, request: Request) -> bool:
+        """Whether another server answers, because it has the role. Views of tables are made by a PUT of a stream."""
+        if not (route.by_role or (route.method == "PUT" and VIEW_OF in request.headers)):
+            return False
+        return self.service.relay is not None and not self.service.role.is_held
 
     def _answer_without_route(
         self, request: Request, routes: Mapping[str, Route], shared: Headers, respond: Respond
@@ -187,6 +197,13 @@ def _content_length(head: Request) -> int:
 def _check_size(route: Route, body_bytes: int) -> None:
     if body_bytes > route.body_bytes_max:
         raise BodyTooLargeError(f"the body of this request may have {route.body_bytes_max} bytes")
+
+
+def _check_body(route: Route, request: Request) -> None:
+    if "content-encoding" in request.headers:
+        check_request_encoding(request.headers["content-encoding"])
+    if route.body_bytes_max:
+        _check_size(route, len(request.body))
 
 
 def _with_headers(headers: Headers, respond: Respond) -> Respond:

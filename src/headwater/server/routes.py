@@ -91,6 +91,7 @@ class Route(NamedTuple):
     read: Read | None = None
     check: Check | None = None  # of the head, before the body is read, beside the access rule
     body_bytes_max: int = 0  # of its requests, if that is less than the limit of the server
+    by_role: bool = False  # only the server with the role answers it, if several share a store
     number: int = NO_ROUTE  # its index in the table
 
 
@@ -116,7 +117,9 @@ async def settings(service: Service, request: Request, _: str) -> Response:
 def _subscription(action: str, rule: Rule, write: Write, check: Check | None = None) -> Route:
     """The route of a POST to a subscription."""
     template = f"{SUBSCRIPTION}/{action}"
-    return Route("POST", template, rule, write=write, check=check, body_bytes_max=SUBSCRIPTION_BODY_BYTES_MAX)
+    return Route(
+        "POST", template, rule, write=write, check=check, body_bytes_max=SUBSCRIPTION_BODY_BYTES_MAX, by_role=True
+    )
 
 
 _ROUTES = (
@@ -139,19 +142,32 @@ _ROUTES = (
     Route("GET", LIVE_PATH, COMBINED, read=combined.follow),
     Route("POST", LIVE_PATH, COMBINED, read=combined.follow, body_bytes_max=COMBINED_FORM_BYTES_MAX),
     Route("POST", f"{CONTROL_ROOT}trim", retain_named(control.named_stream), write=retention.trim_stream),
-    Route("POST", f"{CONTROL_ROOT}compact", retain_named(control.named_stream), write=compacting.compact_stream),
+    Route(
+        "POST",
+        f"{CONTROL_ROOT}compact",
+        retain_named(control.named_stream),
+        write=compacting.compact_stream,
+        by_role=True,
+    ),
     Route("GET", f"{CONTROL_ROOT}top", SERVER, read=top),
     Route("GET", f"{CONTROL_ROOT}usage", SERVER, read=usage),
     Route("GET", f"{CONTROL_ROOT}settings", SETTINGS, read=settings),
     Route("POST", f"{CONTROL_ROOT}sign", read_named(sign.named_path, sign.named_action), write=sign.sign),
-    Route("GET", f"{CONTROL_ROOT}jwks.json", OPEN, read=subscriptions.jwks),
-    Route("POST", f"{CONTROL_ROOT}rotate-key", SERVER, write=subscriptions.rotate_key),
-    Route("GET", f"{CONTROL_ROOT}subscriptions", LISTED, read=subscriptions.list_all),
-    Route("PUT", SUBSCRIPTION, SUBSCRIBE, write=subscriptions.create, body_bytes_max=SUBSCRIPTION_BODY_BYTES_MAX),
-    Route("GET", SUBSCRIPTION, LISTED, read=subscriptions.show),
-    Route("DELETE", SUBSCRIPTION, SUBSCRIBE, write=subscriptions.delete),
+    Route("GET", f"{CONTROL_ROOT}jwks.json", OPEN, read=subscriptions.jwks, by_role=True),
+    Route("POST", f"{CONTROL_ROOT}rotate-key", SERVER, write=subscriptions.rotate_key, by_role=True),
+    Route("GET", f"{CONTROL_ROOT}subscriptions", LISTED, read=subscriptions.list_all, by_role=True),
+    Route(
+        "PUT",
+        SUBSCRIPTION,
+        SUBSCRIBE,
+        write=subscriptions.create,
+        body_bytes_max=SUBSCRIPTION_BODY_BYTES_MAX,
+        by_role=True,
+    ),
+    Route("GET", SUBSCRIPTION, LISTED, read=subscriptions.show, by_role=True),
+    Route("DELETE", SUBSCRIPTION, SUBSCRIBE, write=subscriptions.delete, by_role=True),
     _subscription("streams", SUBSCRIBE, subscriptions.add_streams),
-    Route("DELETE", f"{SUBSCRIPTION}/streams/{{path}}", SUBSCRIBE, write=subscriptions.remove_stream),
+    Route("DELETE", f"{SUBSCRIPTION}/streams/{{path}}", SUBSCRIBE, write=subscriptions.remove_stream, by_role=True),
     _subscription("callback", WAKE, subscriptions.callback, subscriptions.check_token),
     _subscription("claim", CLAIM, subscriptions.claim),
     _subscription("ack", WAKE, subscriptions.ack, subscriptions.check_token),
@@ -164,21 +180,27 @@ _ROUTES = (
     Route("DELETE", f"{STREAM_ROOT}{{path}}", DELETE, write=writes.delete),
     Route("GET", f"{TABLE_CONTROL_ROOT}tables", LISTED, read=table_control.list_tables),
     Route("GET", f"{TABLE_CONTROL_ROOT}details", read_named(table_control.named_table), read=table_control.details),
-    Route("GET", f"{TABLE_CONTROL_ROOT}followers", LISTED, read=list_followers),
-    Route("GET", f"{TABLE_CONTROL_ROOT}views", LISTED, read=list_views),
-    Route("GET", f"{TABLE_CONTROL_ROOT}nurls", administer_named(table_control.named_table), read=nurls.list_nurls),
-    Route("PUT", f"{TABLE_ROOT}{{path}}", CREATE, write=table_writes.create),
+    Route("GET", f"{TABLE_CONTROL_ROOT}followers", LISTED, read=list_followers, by_role=True),
+    Route("GET", f"{TABLE_CONTROL_ROOT}views", LISTED, read=list_views, by_role=True),
+    Route(
+        "GET",
+        f"{TABLE_CONTROL_ROOT}nurls",
+        administer_named(table_control.named_table),
+        read=nurls.list_nurls,
+        by_role=True,
+    ),
+    Route("PUT", f"{TABLE_ROOT}{{path}}", CREATE, write=table_writes.create, by_role=True),
     Route("POST", f"{TABLE_ROOT}{{path}}", APPEND, write=table_writes.append),
     Route("GET", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.read),
     Route("HEAD", f"{TABLE_ROOT}{{path}}", READ, read=table_reads.head),
     Route("PATCH", f"{TABLE_ROOT}{{path}}", RETAIN, write=retention.retain),
-    Route("DELETE", f"{TABLE_ROOT}{{path}}", DELETE, write=table_writes.delete),
-    Route("POST", NURL_TEMPLATE, NOTIFY, write=nurls.notify),
-    Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read),
-    Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head),
-    Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw),
+    Route("DELETE", f"{TABLE_ROOT}{{path}}", DELETE, write=table_writes.delete, by_role=True),
+    Route("POST", NURL_TEMPLATE, NOTIFY, write=nurls.notify, by_role=True),
+    Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read, by_role=True),
+    Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head, by_role=True),
+    Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw, by_role=True),
     Route("POST", TABLE_TRIM, RETAIN, write=retention.trim_table),
-    Route("POST", TABLE_COMPACT, RETAIN, write=compacting.compact_table),
+    Route("POST", TABLE_COMPACT, RETAIN, write=compacting.compact_table, by_role=True),
 )
 ROUTES = tuple([route._replace(number=number) for number, route in enumerate(_ROUTES)])
 if len(ROUTES) > ROUTES_MAX:

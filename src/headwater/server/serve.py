@@ -27,7 +27,7 @@ from headwater.server.auth.keys import KeySet
 from headwater.server.auth.rules import load_rules
 from headwater.server.dispatch import Dispatcher
 from headwater.server.fencing import Fence, leased
-from headwater.server.machine import memory_limit
+from headwater.server.machine import MemoryLimit, memory_limit
 from headwater.server.memory import choose_memory, fit_memory
 from headwater.server.native import NativeEdge
 from headwater.server.native.tls import expiry_s, load_context
@@ -36,6 +36,7 @@ from headwater.server.observing.queued_log import STDOUT
 from headwater.server.observing.upkeep import Upkeep
 from headwater.server.opening import ServiceOptions, open_service
 from headwater.server.settings import Loaded, Settings, shown_settings
+from headwater.server.supervising import Supervisor, has_terminal, reserve
 from headwater.server.watching import FileWatcher
 from headwater.store.contract import Store
 from headwater.store.embedded.opening import open_store
@@ -47,11 +48,11 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - to listen on; they are no
 
 
 def serve(loaded: Loaded, ready: Callable[[str], None]) -> int:
-    """Serve a data directory, or memory, until SIGTERM or SIGINT. Returns the exit code."""
+    """Serve a store until SIGTERM or SIGINT, with one process or several. Returns the exit code."""
     settings = loaded.settings
     check_files(settings)
     limits = fit_descriptors(settings.limits, raise_descriptor_limit())
-    limits = fit_memory(choose_memory(limits, memory_limit()))
+    limits = fit_memory(choose_memory(limits, _share_of_memory(settings.workers)))
     sockets = inherited_sockets(os.environ)
     settings = _at_sockets(msgspec.structs.replace(settings, limits=limits), sockets)
     if settings.is_open_behind_proxy:
@@ -59,11 +60,48 @@ def serve(loaded: Loaded, ready: Callable[[str], None]) -> int:
             "everyone who reaches the proxy of this server may read, write and delete; give --auth FILE, "
             "or --insecure if that is intended"
         )
-    store = MemoryStore() if settings.memory else open_store(settings.data_dir, limits)
+    if settings.workers == 1:
+        return _serve_process(settings, ready, sockets, loaded)
+    return _serve_together(settings, ready, sockets, loaded)
+
+
+def _serve_together(
+    settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket], loaded: Loaded
+) -> int:
+    """Serve with several processes on one port."""
+    with contextlib.ExitStack() as stack:
+        if not sockets:
+            address = stack.enter_context(contextlib.closing(reserve(settings.host, settings.port)))
+            settings = msgspec.structs.replace(settings, port=address.port)
+
+        def serve_one(number: int, announce: Callable[[str], None]) -> int:
+            return _serve_process(settings, announce, sockets, loaded, number)
+
+        return Supervisor(settings.workers, serve_one, ready).run()
+
+
+def _serve_process(
+    settings: Settings,
+    ready: Callable[[str], None],
+    sockets: Sequence[socket.socket],
+    loaded: Loaded,
+    worker: int = 0,
+) -> int:
+    store = None if settings.store is not None else _open(settings)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _set_up_collection()
-    return uvloop.run(_serve_leased(store, settings, ready, sockets, loaded))
+    return uvloop.run(_serve_leased(store, settings, ready, sockets, loaded, worker))
+
+
+def _open(settings: Settings) -> Store:
+    return MemoryStore() if settings.memory else open_store(settings.data_dir, settings.limits)
+
+
+def _share_of_memory(processes: int) -> MemoryLimit | None:
+    """The memory that one of several processes may use."""
+    limit = memory_limit()
+    return None if limit is None else limit._replace(size_bytes=limit.size_bytes // processes)
 
 
 def check_files(settings: Settings) -> None:
@@ -138,24 +176,16 @@ def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    has_terminal = _has_terminal()
+    had_terminal = has_terminal()
 
     def hang_up() -> None:
-        if has_terminal and not _has_terminal():
+        if had_terminal and not has_terminal():
             stop.set()
         else:
             reload()
 
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         loop.add_signal_handler(signal.SIGHUP, hang_up)
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 def _watch_certificate(
@@ -173,11 +203,27 @@ def _watch_certificate(
     use(watcher.add("the certificate", paths, load, use))
 
 
+async def _open_shared(url: str) -> Store:
+    """The store in a database. Servers without one need no client of PostgreSQL."""
+    try:
+        from headwater.store.postgres.opening import open_store as open_postgres
+    except ImportError as error:
+        raise OptionError(f"a store in PostgreSQL needs: pip install 'headwater[postgres]' ({error})") from None
+    return await open_postgres(url)
+
+
 async def _serve_leased(
-    store: Store, settings: Settings, ready: Callable[[str], None], sockets: Sequence[socket.socket], loaded: Loaded
+    store: Store | None,
+    settings: Settings,
+    ready: Callable[[str], None],
+    sockets: Sequence[socket.socket],
+    loaded: Loaded,
+    worker: int,
 ) -> int:
+    if store is None:
+        store = await _open_shared(settings.store or "")
     async with leased(settings) as fence:
-        return await serve_store(store, settings, ready, sockets, fence, loaded)
+        return await serve_store(store, settings, ready, sockets, fence, loaded, worker)
 
 
 async def serve_store(
@@ -187,9 +233,11 @@ async def serve_store(
     sockets: Sequence[socket.socket] = (),
     fence: Fence | None = None,
     loaded: Loaded | None = None,
+    worker: int = 0,
 ) -> int:
     """Serve a store over HTTP/1.1 until SIGTERM or SIGINT, or until it fails. Returns the exit code. `loaded` is what
-    the options said, of which `settings` are the values in effect."""
+    the options said, of which `settings` are the values in effect. `worker` is the number of this process, if it is one
+    of several."""
     host, limits, public_url = settings.host, settings.limits, settings.told_url()
     stop = asyncio.Event()
     failures: list[BaseException] = []
@@ -213,6 +261,7 @@ async def serve_store(
         console=settings.console,
         settings=shown_settings(settings, loaded),
         fence=fence,
+        worker=worker,
         fatal=fatal,
     )
     try:
@@ -222,7 +271,7 @@ async def serve_store(
         try:
             if settings.tls_certificate is not None:
                 _watch_certificate(settings.tls_certificate, settings.tls_key, watcher, edge, service.upkeep)
-            bound = await edge.start(host, settings.port, sockets)
+            bound = await edge.start(host, settings.port, sockets, shared=worker > 0)
             url = f"{'https' if settings.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{bound}"
             await opened.announce(url if public_url is None and host not in _EVERY_ADDRESS else None)
             ready(url)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +25,8 @@ from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.configuration import ShownSettings
 from headwater.server.observing.upkeep import Upkeep
+from headwater.server.relaying import Relay
+from headwater.server.roles import Role
 from headwater.server.states import States
 from headwater.server.subscriptions import Subscriptions
 from headwater.server.tables.active import ActiveViews
@@ -34,7 +38,10 @@ if TYPE_CHECKING:
     from headwater.server.fencing import Fence
 
 
-class Service(msgspec.Struct, frozen=True):
+class Service(msgspec.Struct):
+    """Of several servers that share a store, only the one with the role has subscriptions, views, followers and so on.
+    These fields change when the role moves."""
+
     engine: Engine
     limits: Limits
     notifier: Notifier | None = None  # None: Notify is off
@@ -47,6 +54,10 @@ class Service(msgspec.Struct, frozen=True):
     lists: Lists = msgspec.field(default_factory=Lists)
     places: LivePlaces = msgspec.field(default_factory=LivePlaces)
     fence: Fence | None = None  # None: the server needs no lease
+    role: Role = msgspec.field(default_factory=Role)
+    relay: Relay | None = None  # None: no other server shares the store
+    instance: str = msgspec.field(default_factory=partial(secrets.token_hex, 8))  # another one after each start
+    worker: int = 0  # the number of this process, if it is one of several on a port
     memory: MemoryMark | None = None  # None: memory is not limited
     subscriptions: Subscriptions | None = None  # None: there are none
     views: Views | None = None  # None: views cannot be created

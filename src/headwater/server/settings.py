@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import OptionError
-from headwater.limits import Limits, check_together, set_limits
+from headwater.limits import WORKERS_MAX, Limits, check_together, set_limits
 from headwater.log.quotas import Prefixes
 from headwater.options import Option, about, check_known, options_of, read_toml
 from headwater.server.access import Access, access_at, is_loopback, parse_host, parse_public_url
@@ -46,6 +46,7 @@ CONFIG = "HEADWATER_CONFIG"
 _LIMIT = "HEADWATER_LIMIT_"
 DEFAULT = "default"
 _CHOSEN = "chosen at the start"  # a source: the server found another value than that of its options
+POSTGRES_SCHEMES = ("postgresql", "postgres")
 ACCEPT = "accept"  # of lease_unreachable
 
 
@@ -56,6 +57,18 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         "headwater-data"
     )
     memory: Annotated[bool, about("Keep all data in memory only; it is lost when the server stops.")] = False
+    store: Annotated[
+        str | None,
+        about(
+            "Keep all data in a PostgreSQL database, which several servers may share, in place of a data directory.",
+            metavar="URL",
+        ),
+    ] = None
+    workers: Annotated[
+        int,
+        about("Server processes on the port; more than one needs a store that they can share."),
+        Meta(ge=1, le=WORKERS_MAX),
+    ] = 1
     tls_certificate: Annotated[
         Path | None, about("Serve https with this certificate and its chain, in PEM format.", metavar="FILE")
     ] = None
@@ -196,7 +209,26 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
                 "or --insecure to let everyone read, write and delete"
             )
 
+    def check_store(self) -> None:
+        if self.store is None:
+            return
+        if self.memory:
+            raise ValueError("store and memory exclude each other")
+        scheme = self.store.partition("://")[0]
+        if scheme not in POSTGRES_SCHEMES or "://" not in self.store:
+            raise ValueError("a store is a postgresql:// URL; a directory is given as data_dir")
+
+    def check_workers(self) -> None:
+        if self.workers > 1 and self.store is None:
+            kind = "a store in memory" if self.memory else "a data directory"
+            raise ValueError(
+                f"{kind} belongs to one process; {self.workers} need a store that they can share "
+                "(store, a postgresql:// URL)"
+            )
+
     def check_lease(self) -> None:
+        if self.lease is not None and self.store is not None:
+            raise ValueError("a lease is for a data directory; servers over PostgreSQL need none")
         if self.lease is not None and self.memory:
             raise ValueError("a server that keeps its data in memory has no backups, so it can hold no lease")
 
@@ -225,6 +257,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return Observer(tuple(watchers), audit)
 
     @property
+    def is_in_directory(self) -> bool:
+        return not self.memory and self.store is None
+
+    @property
     def is_development(self) -> bool:
         """Outbound requests to loopback addresses are allowed, with http as well."""
         return not self._for_others if self.development is None else self.development
@@ -248,6 +284,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 # Checks at the start, by the option that an error names.
 _CHECKS: dict[str, Callable[[Settings], object]] = {
     "limits": Settings.check_limits,
+    "store": Settings.check_store,
+    "workers": Settings.check_workers,
     "lease": Settings.check_lease,
     "tls_key": Settings.check_tls,
     "trusted_proxy": lambda settings: TrustedProxies(settings.trusted_proxy),
@@ -294,11 +332,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     names: dict[str, str] = {}
     for source in (*sources, _from_environment(environment), _from_flags(flags)):
         options = dict(_converted(source))
-        if "data_dir" in options:  # data_dir overrides `memory` of a source with lower precedence
-            if options.get("memory"):
-                raise OptionError(f"{source.name_of('memory')} and {source.name_of('data_dir')} exclude each other")
-            values.pop("memory", None)
-            names.pop("memory", None)
+        _replace_store(source, options, values, names)
         values |= options
         limits |= source.limits
         names |= {name: source.name_of(name) for name in (*options, *(f"limits.{name}" for name in source.limits))}
@@ -315,6 +349,17 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         except ValueError as error:
             raise OptionError(f"{names.get(name, name)}: {error}") from None
     return Loaded(settings, names)
+
+
+def _replace_store(source: _Source, options: dict[str, Any], values: dict[str, Any], names: dict[str, str]) -> None:
+    """Where data is kept overrides what sources with lower precedence say about that."""
+    places = [name for name in ("memory", "data_dir", "store") if options.get(name)]
+    if len(places) > 1:
+        raise OptionError(f"{' and '.join(map(source.name_of, places))} exclude each other")
+    if places:
+        for name in ("memory", "data_dir", "store"):
+            values.pop(name, None)
+            names.pop(name, None)
 
 
 def _from_file(path: Path) -> _Source:
@@ -401,7 +446,7 @@ def as_toml(loaded: Loaded) -> Iterator[str]:
     """The settings as a TOML file, with the source of each. Secrets are left out."""
     for option in OPTIONS.values():
         value, source = getattr(loaded.settings, option.name), loaded.sources.get(option.name, DEFAULT)
-        if option.name == "data_dir" and loaded.settings.memory:
+        if option.name == "data_dir" and not loaded.settings.is_in_directory:
             value = None
         if option.name == "development" and value is None:
             yield f"# development is {'on' if loaded.settings.is_development else 'off'}  # {source}"
@@ -432,7 +477,7 @@ def shown_settings(settings: Settings, loaded: Loaded | None = None) -> ShownSet
 def _in_effect(settings: Settings, name: str) -> Any:
     if name == "development":
         return settings.is_development
-    return None if name == "data_dir" and settings.memory else getattr(settings, name)
+    return None if name == "data_dir" and not settings.is_in_directory else getattr(settings, name)
 
 
 def _line(name: str, value: object, source: str, *, secret: bool = False) -> str:

@@ -43,9 +43,9 @@ class NativeEdge:
         """Use TLS for new connections."""
         self._shared.tls = context
 
-    async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> int:
+    async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = (), *, shared: bool = False) -> int:
         """Listen, and return the port. With port 0 the system chooses one. Given `sockets`, listen on these; another
-        process keeps them open."""
+        process keeps them open. If it is `shared`, other processes of this server listen on the same port."""
         loop = asyncio.get_running_loop()
         self._tick(loop.time())
         # When no descriptor is left, libuv accepts with one that it keeps in reserve and closes the connection. The
@@ -56,7 +56,9 @@ class NativeEdge:
             for one in sockets:
                 self._servers.append(await loop.create_server(self._connect, sock=one, backlog=backlog))
         else:
-            self._servers.append(await loop.create_server(self._connect, host, port, backlog=backlog))
+            self._servers.append(
+                await loop.create_server(self._connect, host, port, backlog=backlog, reuse_port=shared or None)
+            )
         self._timer = asyncio.create_task(self._run_timer())
         return int(self._servers[0].sockets[0].getsockname()[1])
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.server.subscriptions import Subscriptions
     from headwater.server.subscriptions.subscriptions import SubscriptionsReport
 
-_KINDS = ("sse", "combined", "table", "view", "active-view", "state", "notify")  # of followers
+_KINDS = ("sse", "combined", "table", "view", "active-view", "state", "notify", "relay")  # of followers
 LONG_POLL = "long-poll"
 _REFUSALS = (401, 403, 429, 503, 507)
 _DELIVERING = (DeliveryState.IDLE, DeliveryState.SENDING, DeliveryState.WAITING)
@@ -53,7 +53,10 @@ def gather(service: Service, subscribed: SubscriptionsReport | None) -> tuple[Sa
     """All samples except sizes of files, which `add_space` adds outside the event loop."""
     samples, report = Samples(), service.engine.report()
     store = "memory" if report.store.syncs is None else "embedded"
-    samples.add("headwater_info", 1, __version__, store)
+    if service.role.is_shared:
+        store = "postgres"
+        samples.add("headwater_role_held", float(service.role.is_held))
+    samples.add("headwater_info", 1, __version__, store, str(service.worker) if service.worker else "")
     samples.add("headwater_ready", float(not unready(service, report)))
     _gather_http(samples, service.observer)
     if service.memory is not None:

@@ -31,7 +31,12 @@ class Metric(NamedTuple):
 
 
 METRICS = (
-    Metric("headwater_info", "gauge", "1, with the version and the kind of store.", ("version", "store")),
+    Metric(
+        "headwater_info",
+        "gauge",
+        "1, with the version, the kind of store, and which of several processes on a port this is.",
+        ("version", "store", "worker"),
+    ),
     Metric("headwater_ready", "gauge", "1 if the server is ready for requests, as /readyz says."),
     Metric(
         "headwater_http_requests_total",
@@ -94,6 +99,11 @@ METRICS = (
         "headwater_backup_age_seconds",
         "gauge",
         "Time since the moment up to which a target has everything, of the target that is furthest behind.",
+    ),
+    Metric(
+        "headwater_role_held",
+        "gauge",
+        "1 while this server does the work in the background, if several share the store.",
     ),
     Metric("headwater_lease_held", "gauge", "1 while the server holds its lease, if it has --lease."),
     Metric("headwater_lease_failures_total", "counter", "Renewals of the lease that failed, if it has --lease."),

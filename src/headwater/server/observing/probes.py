@@ -29,6 +29,8 @@ def unready(service: Service, report: EngineReport) -> list[str]:
         reasons.append("the disk is full")
     elif report.refusing is not None:
         reasons.append("no writes are accepted")
+    if not service.role.is_reachable:
+        reasons.append("the database does not answer")
     if report.store.fold_stuck:
         reasons.append("the journal is not folded")
     if service.fence is not None and service.fence.reason is not None:

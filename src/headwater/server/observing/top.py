@@ -37,6 +37,9 @@ async def top(service: Service, request: Request, _: str) -> Response:
     return json_response(
         {
             "version": __version__,
+            "instance": service.instance,
+            "worker": service.worker,
+            "role": service.role.is_held if service.role.is_shared else None,
             "at_ms": service.now_ms,
             "memory_bytes": used_bytes(),
             "requests": answers,

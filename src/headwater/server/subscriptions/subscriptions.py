@@ -252,8 +252,9 @@ class Subscriptions:
 
     @property
     def is_late(self) -> bool:
-        """Whether subscriptions have not yet been told of everything that was appended."""
-        return self._is_telling_late
+        """Whether subscriptions may not have been told yet of everything that was appended. Other servers tell them a
+        little later what they have appended."""
+        return self._is_telling_late or self.engine.is_shared
 
     # News that concern very many subscriptions, or are about a path that patterns were made for
 

@@ -70,6 +70,8 @@ class Views:
         async with self._creating:
             known = self._views.get(command.path)
             stream = None if known is None else await self._stream_at(command.path)
+            if known is not None and stream is not None and definition is None:
+                return await self._engine.execute(command)  # it may be a plain stream that another server has created
             if known is not None and stream is not None:
                 if known.definition != definition:
                     raise ConfigurationError(f"{shown(command.path)} is a view of {known.definition.described}")
