@@ -448,13 +448,10 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
         return Decision(_NOTHING, _after_close(state, command))
     if command.body and command.content_type != state.content_type:
         _check_content_type(state, command.content_type)
-    repeated = None if producer is None else _repeated(state, producer, command.now_ms, producers_max)
-    if repeated is not None:
-        return Decision(_NOTHING, repeated)
-    if command.seq is not None and state.seq is not None and command.seq <= state.seq:
-        raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
-    if command.only_repeats:
-        return Decision(_NOTHING, Reply(state.offset(state.tail), last_seqno=state.last_seqno))
+    if producer is not None or command.seq is not None or command.only_repeats:
+        reply = _in_order(state, command, producers_max)
+        if reply is not None:
+            return Decision(_NOTHING, reply)
     at_ms = max(state.appended_ms, command.now_ms)
     if state.kind >= ROWS:
         return _append_rows(timeline, state, command, at_ms)
@@ -466,6 +463,9 @@ def _append(timeline: int, state: StreamState, command: Append, messages_max: in
         check_end(state, command.ends)
     counted = messages if state.retention is not None else 0
     appended = Appended(state.id, state.tail, at_ms, data, producer, command.seq, command.close, counted)
+    if timeline <= state.id:  # there is no other timeline
+        tail = state.offset(state.tail + len(data))
+        return Decision((appended,), Reply(tail, closed=command.close, producer=producer))
     events, tail = _in_timeline(timeline, state, appended)
     return Decision(events, Reply(tail, closed=command.close, producer=producer))
 
@@ -488,6 +488,18 @@ def _in_timeline(timeline: int, state: StreamState, appended: Appended) -> tuple
     if timeline <= state.id or not data or timeline <= state.timeline:
         return (appended,), state.offset(state.tail + len(data))
     return (TimelineBegun(state.id, timeline), appended), Offset(timeline, state.tail + len(data))
+
+
+def _in_order(state: StreamState, command: Append, producers_max: int) -> Reply | None:
+    """Check the producer, then the sequence. The reply if nothing is to be stored: to a duplicate, or to a command that
+    must be one."""
+    if command.producer is not None:
+        repeated = _repeated(state, command.producer, command.now_ms, producers_max)
+        if repeated is not None:
+            return repeated
+    if command.seq is not None and state.seq is not None and command.seq <= state.seq:
+        raise SequenceRegressionError(f"sequence {command.seq!r} does not come after {state.seq!r}")
+    return Reply(state.offset(state.tail), last_seqno=state.last_seqno) if command.only_repeats else None
 
 
 def _repeated(state: StreamState, producer: ProducerTuple, now_ms: int, producers_max: int) -> Reply | None:
