@@ -35,8 +35,9 @@ test: setup $(NODE_DIR)/node_modules/.stamp ## the tests for every change, with 
 	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m "not slow"
 
 # All edges and stores, browsers, kills, backups, most of Spark, and pages of the documentation that start servers.
+# Or those of some files: make test-release FILES=tests/fault
 test-release: setup $(NODE_DIR)/node_modules/.stamp ## the tests that take longer, for a release; with `make test` these are all
-	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m slow
+	PATH="$$PATH:$(CURDIR)/$(BIN)" $(PYTEST) -m slow $(FILES)
 
 test-fast: setup ## unit and contract tests only
 	$(PYTEST) -n 3 -m "not slow" --hypothesis-profile quick tests/unit tests/contract
