@@ -2,7 +2,7 @@
 
 python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [source] [scale] [tables] [pipeline]
     [archive] [upsert] [batches] [auth] [overload] [bounds] [subscriptions] [many-live] [console] [sql] [compaction]
-    [startup] [fan-out] [--seconds 5] [--out DIR]
+    [startup] [fan-out] [postgres] [--seconds 5] [--out DIR]
 
 Ends with an error if a row misses its goal.
 """
@@ -24,6 +24,7 @@ from bench.history import RESULTS, save
 from bench.many_live import run_many_live
 from bench.overload_bench import run_overload
 from bench.pipeline_bench import run_archive, run_batches, run_pipeline, run_upsert
+from bench.postgres_bench import run_postgres
 from bench.report import Row, is_met, table
 from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
@@ -59,6 +60,7 @@ BENCHES = {
     "compaction": run_compaction,
     "startup": run_startup,
     "fan-out": run_fanout,
+    "postgres": run_postgres,
 }
 
 PARTS = ("source", "archive", "upsert", "batches")  # of other benches

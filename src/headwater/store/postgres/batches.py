@@ -6,7 +6,7 @@ first record of a batch that expects a key is compared with the database, becaus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from typing import Any, NamedTuple
 
 import xxhash
@@ -26,7 +26,7 @@ from headwater.log.events import (
 )
 from headwater.log.producers import ProducerTuple, hash_of, key_of
 from headwater.log.state import Document, StreamState
-from headwater.store.contract import Commit, DocumentKey, Key, Moved, version_of
+from headwater.store.contract import Commit, DocumentKey, Expects, Key, Moved, version_of
 from headwater.store.postgres.arrays import bigints, byteas, ints
 from headwater.store.postgres.rows import ByteRow, cut, encode_state
 
@@ -74,8 +74,8 @@ class EncodedBatch(NamedTuple):
     """A batch that can be sent, more than once if need be."""
 
     arguments: tuple[Any, ...]  # of `store_batch`, after the first four
-    groups: list[int]  # of each record
-    keys: frozenset[Key]  # all that it expects
+    groups: RecordGroups
+    keys: KeysView[Key]  # all that it expects or changes
     slots: frozenset[int]
     moved: list[Moved]  # what other servers are told
     added: list[tuple[int, int]]  # streams and how many bytes they got
@@ -85,13 +85,14 @@ class EncodedBatch(NamedTuple):
     def outdated(self, groups: Sequence[int]) -> list[int]:
         """The records of some groups."""
         some = set(groups)
-        return [index for index, group in enumerate(self.groups) if group in some]
+        return [index for index in range(self.groups.count) if self.groups.of(index) in some]
 
 
-class _Groups:
+class RecordGroups:
     """Which records share a key, directly or through others. The group of a record is the first of them."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._parents = list(range(count))
         self.owners: dict[Key, int] = {}  # key → the first record with it
 
@@ -101,6 +102,12 @@ class _Groups:
             parents[record] = parents[parents[record]]
             record = parents[record]
         return record
+
+    def note_only(self, key: Key, record: int) -> bool:
+        """The same as `note` for a record that has no other key."""
+        owner = self.owners.setdefault(key, record)
+        self._parents[record] = owner
+        return owner == record
 
     def note(self, key: Key, record: int) -> bool:
         """Note a key of a record. Returns whether it is the first one of the batch that has it."""
@@ -149,24 +156,31 @@ class _Changes:
             return
         if not isinstance(after, StreamState):
             raise TypeError(f"{type(event).__name__} of stream {event.id} comes without its state")
+        if type(event) is Appended:
+            self.append(event, after)
+            return
         stream_id = event.id
         self.streams[stream_id] = after
-        number = self.events[stream_id] = self.events.get(stream_id, 0) + 1
-        if type(event) is Appended:
-            if event.data:
-                self._append(stream_id, event.position, event.data, event.at_ms)
-            if event.producer is not None:
-                self.producers[stream_id, key_of(event.producer.id)] = (event.producer, event.at_ms, number)
-        elif isinstance(event, Created):
+        self.events[stream_id] = self.events.get(stream_id, 0) + 1
+        if isinstance(event, Created):
             self.created.add(stream_id)
             if event.data:
-                self._append(stream_id, after.start, event.data, event.at_ms)
+                self._add_bytes(stream_id, after.start, event.data, event.at_ms)
         elif isinstance(event, Deleted):
             self.deleted.add(stream_id)
         elif isinstance(event, _FREEING):
             self.freeing.add(stream_id)
 
-    def _append(self, stream_id: int, position: int, data: bytes, at_ms: int) -> None:
+    def append(self, event: Appended, after: StreamState) -> None:
+        stream_id = event.id
+        self.streams[stream_id] = after
+        number = self.events[stream_id] = self.events.get(stream_id, 0) + 1
+        if event.data:
+            self._add_bytes(stream_id, event.position, event.data, event.at_ms)
+        if event.producer is not None:
+            self.producers[stream_id, key_of(event.producer.id)] = (event.producer, event.at_ms, number)
+
+    def _add_bytes(self, stream_id: int, position: int, data: bytes, at_ms: int) -> None:
         new = self.bytes.get(stream_id)
         if new is None:
             new = self.bytes[stream_id] = NewBytes(position)
@@ -174,41 +188,70 @@ class _Changes:
 
 
 def encode_batch(batch: Sequence[Commit]) -> EncodedBatch:
-    groups, expectations, changes = _Groups(len(batch)), _Expectations(), _Changes()
-    names: set[str | DocumentKey] = set()
+    draft = _Draft(len(batch))
     for index, commit in enumerate(batch):
+        draft.add(index, commit)
+    for stream_id in draft.changes.created:
+        draft.expectations.streams.pop(stream_id, None)  # ids are not used twice
+    return _Encoder(draft).encoded()
+
+
+class _Draft:
+    """A batch, record by record."""
+
+    def __init__(self, count: int) -> None:
+        self.groups = RecordGroups(count)
+        self.expectations = _Expectations()
+        self.changes = _Changes()
+        self.names: set[str | DocumentKey] = set()
+
+    def add(self, index: int, commit: Commit) -> None:
         expects = commit.expects
         if expects is None:
             raise TypeError("a record for a shared store says what it was decided on")
+        if not (len(commit.record) == 1 == len(expects) and self._add_append(index, commit, expects)):
+            self._note_expected(index, expects)
+            self._note_changes(index, commit)
+
+    def _add_append(self, index: int, commit: Commit, expects: Expects) -> bool:
+        """Add a record that only appends to a stream, as most do. Returns whether it is one."""
+        event, after = commit.record[0], commit.after[0]
+        if type(event) is not Appended or type(after) is not StreamState or event.id not in expects:
+            return False
+        stream_id = event.id
+        if self.groups.note_only(stream_id, index):
+            self.expectations.streams[stream_id] = expects[stream_id]
+        self.changes.append(event, after)
+        return True
+
+    def _note_expected(self, index: int, expects: Expects) -> None:
         for key, version in expects.items():
             if not isinstance(key, int):
-                names.add(key)
-            if groups.note(key, index):
-                expectations.add(key, version)
+                self.names.add(key)
+            if self.groups.note(key, index):
+                self.expectations.add(key, version)
+
+    def _note_changes(self, index: int, commit: Commit) -> None:
         for event, after in zip(commit.record, commit.after, strict=True):
-            changes.apply(event, after)
+            self.changes.apply(event, after)
             if isinstance(after, StreamState):
-                groups.note(after.id, index)
+                self.groups.note(after.id, index)
                 if isinstance(event, Created | Deleted):
-                    groups.note(after.path, index)  # so that a later record at this path builds on this one
+                    self.groups.note(after.path, index)  # so that a later record at this path builds on this one
             elif isinstance(event, DocumentWritten | DocumentDeleted):
-                groups.note(DocumentKey(event.key), index)
-    for stream_id in changes.created:
-        expectations.streams.pop(stream_id, None)  # ids are not used twice
-    return _Encoder(groups, expectations, changes, names).encoded(len(batch))
+                self.groups.note(DocumentKey(event.key), index)
 
 
 class _Encoder:
-    def __init__(
-        self, groups: _Groups, expectations: _Expectations, changes: _Changes, names: set[str | DocumentKey]
-    ) -> None:
+    def __init__(self, draft: _Draft) -> None:
+        groups = draft.groups
         self._groups = groups
-        self._expectations = expectations
-        self._changes = changes
-        self._names = names
+        self._expectations = draft.expectations
+        self._changes = draft.changes
+        self._names = draft.names
         self._group_of = {key: groups.of(owner) for key, owner in groups.owners.items()}
 
-    def encoded(self, count: int) -> EncodedBatch:
+    def encoded(self) -> EncodedBatch:
         changes = self._changes
         gone = changes.created & changes.deleted  # never written at all
         present = [one for stream_id, one in changes.streams.items() if stream_id not in changes.deleted]
@@ -228,8 +271,8 @@ class _Encoder:
         moved += [Moved(one, changes.streams[one].path, 0) for one in changes.deleted - gone]
         return EncodedBatch(
             arguments=arguments,
-            groups=[self._groups.of(index) for index in range(count)],
-            keys=frozenset(self._groups.owners),
+            groups=self._groups,
+            keys=self._groups.owners.keys(),
             slots=frozenset(slots),
             moved=moved,
             added=[(stream_id, new.size) for stream_id, new in changes.bytes.items()],
@@ -335,5 +378,7 @@ class _Encoder:
 
 def _due_ms(state: StreamState) -> int:
     """The deadline of a stream; -1 if it has none."""
+    if state.ttl_s is None and state.expires_ms is None and state.retention is None and not state.snapshots:
+        return -1
     due_ms = None if state.soft_deleted else state.due_ms
     return -1 if due_ms is None else due_ms

@@ -37,7 +37,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def encode_state(state: StreamState) -> bytes:
     """The column of a state, without its producers, which have rows of their own."""
-    data = _encode(without_producers(state))
+    if state.producers or state.expired_producers:
+        state = without_producers(state)
+    data = _encode(state)
     return _SUM.pack(_digest(data)) + data
 
 

@@ -38,7 +38,7 @@ _NAME_LOCKS = 1215459412  # the class of our advisory locks, as in `store_batch`
 # Indexes are used however small the tables are now: plans are kept, and tables grow.
 _PLANS = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 _ARGUMENTS = 54
-_STORE = f"SELECT headwater.store_batch({', '.join(['%s'] * _ARGUMENTS)})"
+_STORE = f"SELECT headwater.store_batch({', '.join([f'${number}' for number in range(1, _ARGUMENTS + 1)])})"
 _TAKE_OVER = """
     UPDATE headwater.servers SET epoch = epoch + 1, seen = now() WHERE id = %s RETURNING epoch, batch, outdated
 """
@@ -137,7 +137,9 @@ class PostgresWriter:
         warnings = self._warnings
         async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
             arguments = (self._server, self._epoch, number, is_patient, *batch.arguments)
-            cursor = await connection.execute(_STORE, arguments, binary=True)
+            # A raw cursor, because others look for placeholders in each text of so many.
+            cursor = psycopg.AsyncRawCursor(connection)
+            await cursor.execute(_STORE, arguments, binary=True)
             row = await cursor.fetchone()
             if held is not None:
                 await connection.execute("COMMIT")

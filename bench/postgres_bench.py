@@ -1,0 +1,258 @@
+"""The store in PostgreSQL by itself: batches of appends, beside pgbench that inserts the same bytes in the same
+batches; reads; and the cost of a version check.
+
+What pgbench does for a batch is one INSERT of a row for each stream, with the bytes of all its appends, in a
+transaction of its own, on one connection. Both are durable. They run in turns, and the ratio is the median of the
+turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+import uvloop
+from tests.postgres import PostgresServer, own_postgres
+
+from bench.report import Row
+from bench.server_bench import Bench
+from headwater.log.content import ContentKind
+from headwater.log.events import Appended, Created
+from headwater.log.moments import NEVER
+from headwater.log.state import StreamState, evolve
+from headwater.store.contract import Commit
+from headwater.store.postgres.connections import PostgresDatabase
+from headwater.store.postgres.opening import open_store
+from headwater.store.postgres.store import PostgresStore
+from headwater.store.postgres.upkeep import PostgresUpkeep
+
+OURS = "PostgreSQL store"
+BODY = b"x" * 100
+SHAPES = ((1, 1), (1, 64), (64, 64), (64, 256))  # streams and appends of a batch
+TURNS = 5
+GOAL = "≥ 0.6"
+CATCH_UP_BYTES = 64 << 20
+RECORD_BYTES = 1_000
+READ_BYTES = 1 << 20
+CHECKS_AT_ONCE = (1, 16, 256)
+
+
+class Batches(NamedTuple):
+    """How many batches were stored in some time, and the processor time of each in this process."""
+
+    per_s: float
+    cpu_ms: float
+
+
+def run_postgres(bench: Bench) -> None:
+    # On the disk of this directory: the appends have to be durable.
+    with (
+        tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=Path.cwd()) as directory,
+        _readable(Path(directory)) as readable,
+        own_postgres(None, readable, shared_buffers="256MB", max_wal_size="4GB") as server,
+    ):
+        for streams, appends in SHAPES:
+            _compare_batches(bench, server, streams, appends)
+        uvloop.run(_reads(bench, server.new_database()))
+        uvloop.run(_checks(bench, server.new_database()))
+
+
+@contextlib.contextmanager
+def _readable(directory: Path) -> Iterator[Path]:
+    """PostgreSQL may run as another user, who has to reach the directory."""
+    directory.chmod(0o755)
+    yield directory
+
+
+# Batches
+
+
+def _compare_batches(bench: Bench, server: PostgresServer, streams: int, appends: int) -> None:
+    url = server.new_database()
+    floor = _Pgbench(server, streams, appends)
+    ours: list[Batches] = []
+    theirs: list[float] = []
+    for _ in range(TURNS):
+        ours.append(uvloop.run(_batches(url, streams, appends, bench.seconds / TURNS)))
+        theirs.append(floor.per_s(bench.seconds / TURNS))
+    ratio = statistics.median(one.per_s / other for one, other in zip(ours, theirs, strict=True))
+    name = f"batches, {streams} streams, {appends} appends"
+    own = statistics.median(one.per_s for one in ours)
+    cpu_ms = min(one.cpu_ms for one in ours)
+    note = f"{own:,.0f} batches/s, {cpu_ms:.2f} ms of our processor time each"
+    bench.note(Row(name, OURS, own * appends, "appends/s", note=note))
+    bench.note(
+        Row(
+            name, "pgbench", statistics.median(theirs) * appends, "appends/s", ratio, GOAL, "the same bytes, one INSERT"
+        )
+    )
+
+
+class Writer:
+    """Appends to some streams, without an engine."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self.states: list[StreamState] = []
+
+    async def create(self, count: int) -> None:
+        batch = []
+        for _ in range(count):
+            stream_id = await self._store.reserve_id()
+            path = f"bench/{stream_id}"
+            event = Created(
+                id=stream_id, path=path, content_type="application/octet-stream", kind=ContentKind.BINARY, at_ms=1
+            )
+            state = evolve(None, event)
+            if state is None:
+                raise RuntimeError("a stream that was created does not exist")
+            self.states.append(state)
+            batch.append(Commit((event,), (state,), {path: 0, stream_id: 0}))
+        await self.commit(batch)
+
+    async def append(self, count: int, body: bytes = BODY) -> None:
+        """A batch of appends, spread over the streams."""
+        states = self.states
+        batch = []
+        for number in range(count):
+            state = states[number % len(states)]
+            event = Appended(state.id, state.tail, 1, body)
+            expects: dict[int, int] = {state.id: state.version}
+            batch.append(Commit((event,), (evolve(state, event),), expects))  # type: ignore[arg-type]
+        await self.commit(batch)
+
+    async def commit(self, batch: Sequence[Commit]) -> None:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            ended.set_exception(error) if error else ended.set_result(None)
+
+        self._store.commit(batch, done)
+        await ended
+
+
+async def _opened(url: str) -> PostgresStore:
+    store = await open_store(url)
+    await store.start(lambda error: None, lambda: NEVER)
+    return store
+
+
+async def _batches(url: str, streams: int, appends: int, seconds: float) -> Batches:
+    store = await _opened(url)
+    try:
+        writer = Writer(store)
+        await writer.create(streams)
+        for _ in range(10):  # plans are made
+            await writer.append(appends)
+        count, began_s, began_cpu_s = 0, time.perf_counter(), _processor_s()
+        while time.perf_counter() - began_s < seconds:
+            await writer.append(appends)
+            count += 1
+        took_s = time.perf_counter() - began_s
+        return Batches(count / took_s, 1000 * (_processor_s() - began_cpu_s) / count)
+    finally:
+        await store.close()
+
+
+def _processor_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class _Pgbench:
+    """Inserts what a batch holds, as fast as one connection can."""
+
+    def __init__(self, server: PostgresServer, streams: int, appends: int) -> None:
+        self._server = server
+        self._url = server.new_database()
+        size = len(BODY) * appends // streams
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE rows (stream_id bigint, start bigserial, data bytea)")
+            connection.execute("ALTER TABLE rows ALTER COLUMN data SET STORAGE EXTERNAL")
+            connection.execute("ALTER TABLE rows ADD PRIMARY KEY (stream_id, start)")
+        data = "x" * size
+        rows = ", ".join(f"({number}, '{data}')" for number in range(streams))
+        self._script = server.data.parent / f"batch-{streams}-{appends}.sql"
+        self._script.write_text(f"INSERT INTO rows (stream_id, data) VALUES {rows};\n")
+        self._script.chmod(0o644)
+
+    def per_s(self, seconds: float) -> float:
+        """Transactions per second."""
+        program = self._server.program("pgbench")
+        command = [
+            *(str(program), "--no-vacuum", "--client", "1", "--protocol", "prepared"),
+            *("--time", str(max(1, round(seconds))), "--file", str(self._script), self._url),
+        ]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
+        found = re.search(r"tps = ([\d.]+)", answer.stdout)
+        if found is None:
+            raise RuntimeError(f"pgbench does not say how fast it was: {answer.stdout}")
+        return float(found[1])
+
+
+# Reads
+
+
+async def _reads(bench: Bench, url: str) -> None:
+    store = await open_store(url)  # without background work, which would pack
+    try:
+        writer = Writer(store)
+        await writer.create(1)
+        state = writer.states[0]
+        body = b"x" * RECORD_BYTES
+        while state.tail < CATCH_UP_BYTES:
+            await writer.append(64, body)
+        note = f"rows of 64 records of {RECORD_BYTES} bytes"
+        bench.note(Row("catch-up, not packed", OURS, await _catch_up(store, state), "MB/s", note=note))
+        packer = PostgresUpkeep(PostgresDatabase(url, "bench"), store.server, lambda: NEVER)
+        began_s, began_cpu_s = time.perf_counter(), _processor_s()
+        while await packer.pack(state.id):
+            pass
+        took_s, cpu_s = time.perf_counter() - began_s, _processor_s() - began_cpu_s
+        await packer.close()
+        note = f"{1e9 * cpu_s / state.tail:.1f} ms of our processor time for each MB"
+        bench.note(Row("packing", OURS, state.tail / took_s / 1e6, "MB/s", note=note))
+        rate = await _catch_up(store, state)
+        bench.note(Row("catch-up, packed", OURS, rate, "MB/s", note="one reader, pieces of 1 MiB"))
+    finally:
+        await store.close()
+
+
+async def _catch_up(store: PostgresStore, state: StreamState) -> float:
+    position, began_s = 0, time.perf_counter()
+    while position < state.tail:
+        position = (await store.read(state.id, position, state.tail, READ_BYTES)).next
+    return state.tail / (time.perf_counter() - began_s) / 1e6
+
+
+# Version checks
+
+
+async def _checks(bench: Bench, url: str) -> None:
+    store = await _opened(url)
+    try:
+        writer = Writer(store)
+        await writer.create(max(CHECKS_AT_ONCE))
+        for at_once in CHECKS_AT_ONCE:
+            states = writer.states[:at_once]
+            count, began_s, began_cpu_s = 0, time.perf_counter(), _processor_s()
+            while time.perf_counter() - began_s < bench.seconds / 5:
+                await asyncio.gather(*(store.changed({state.id: state.version}) for state in states))
+                count += at_once
+            per_s = count / (time.perf_counter() - began_s)
+            cpu_us = 1e6 * (_processor_s() - began_cpu_s) / count
+            note = f"{1e3 * at_once / per_s:.2f} ms each turn, {cpu_us:.0f} µs of our processor time each"
+            bench.note(Row(f"version checks, {at_once} at once", OURS, per_s, "checks/s", note=note))
+    finally:
+        await store.close()
