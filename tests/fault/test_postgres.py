@@ -52,27 +52,27 @@ class CuttingProxy:
             task.add_done_callback(self._serving.discard)
         database, to_database = await asyncio.open_connection("127.0.0.1", self._port)
         answers = asyncio.create_task(self._pass_on(database, to_client))
+        is_late = False
         try:
             while data := await client.read(1 << 16):
                 if self._random.random() < self.chance:
                     how = self._random.choice(list(self.cuts))
                     self.cuts[how] += 1
                     answers.cancel()
-                    if how == "after":
-                        to_database.write(data)
-                        await to_database.drain()
-                    elif how == "late":
-                        self._keep(self._send_late(to_database, data, self._random.uniform(0, 0.2)))
-                        return
-                    break
+                    is_late = how != "before"
+                    if is_late:
+                        after_s = 0.0 if how == "after" else self._random.uniform(0.01, 0.2)
+                        self._keep(self._send_late(to_database, data, after_s))
+                    return
                 to_database.write(data)
                 await to_database.drain()
-            to_database.close()
         except OSError:
-            to_database.close()
+            """One side has closed the connection."""
         finally:
             answers.cancel()
             to_client.transport.abort()
+            if not is_late:
+                to_database.transport.abort()
 
     async def _pass_on(self, database: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -83,11 +83,14 @@ class CuttingProxy:
 
     async def _send_late(self, to_database: asyncio.StreamWriter, data: bytes, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        with contextlib.suppress(OSError):
+        try:
             to_database.write(data)
             await to_database.drain()
             await asyncio.sleep(0.05)
-        to_database.close()
+        except OSError:
+            """PostgreSQL was faster."""
+        finally:
+            to_database.transport.abort()
 
     def _keep(self, work: Any) -> None:
         task = asyncio.create_task(work)
