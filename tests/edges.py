@@ -25,8 +25,10 @@ UVICORN, GRANIAN, MOUNTED = "uvicorn", "granian", "mounted in FastAPI"
 # The quick tests run over the durable server alone; every edge carries the same handlers.
 EDGES = (
     DURABLE,
-    *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, TOGETHER, UVICORN, GRANIAN, MOUNTED)),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, UVICORN, GRANIAN, MOUNTED)),
 )
+# What holds for each server, such as metrics, is not tested there, nor what its proxy changes.
+EDGES_OF_SHARED = (*EDGES, pytest.param(TOGETHER, marks=pytest.mark.slow))
 
 
 # Below the ports that systems choose for clients and for servers on port 0. Otherwise another process could get the

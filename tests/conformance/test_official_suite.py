@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from bench.servers import NODE_DIR
 
-from tests.edges import DURABLE, NATIVE, UVICORN, edge
+from tests.edges import DURABLE, NATIVE, TOGETHER, UVICORN, edge
 
 EXPECTED = 338  # all of suite 0.3.6
 
 
-EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, UVICORN)))
+EDGES = (DURABLE, *(pytest.param(name, marks=pytest.mark.slow) for name in (NATIVE, TOGETHER, UVICORN)))
 
 
 def run_suite(name: str, report: Path) -> Any:

@@ -17,7 +17,7 @@ from bench.servers import headwater
 from headwater.limits import Limits
 from headwater.server.asgi import App
 from headwater.store.embedded.opening import open_store
-from tests.edges import EDGES, edge, root_of
+from tests.edges import EDGES_OF_SHARED, edge, root_of
 from tests.table_servers import table_server
 from tests.waiting import wait_for, wait_for_async
 
@@ -88,7 +88,7 @@ def event(key: str, value: Any = None, operation: str = "upsert", kind: str = "p
 RESET = {"headers": {"control": "reset"}}
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     with edge(request.param) as server:
         site = Site(root_of(request.param, server))
