@@ -69,7 +69,7 @@ def test_a_session_with_the_packaged_java(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
