@@ -1,6 +1,6 @@
 """`python -m bench`: run all benches, or the named ones.
 
-python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [source] [scale] [tables] [pipeline]
+python -m bench [memory] [durable] [client] [state] [state-by-url] [spark] [source] [sink] [scale] [tables] [pipeline]
     [archive] [upsert] [batches] [auth] [overload] [bounds] [subscriptions] [many-live] [console] [sql] [compaction]
     [startup] [fan-out] [postgres] [--seconds 5] [--out DIR]
 
@@ -28,7 +28,7 @@ from bench.postgres_bench import run_postgres
 from bench.report import Row, is_met, table
 from bench.scale_bench import run_scale
 from bench.server_bench import Bench, run_durable, run_memory
-from bench.spark_bench import run_source, run_spark
+from bench.spark_bench import run_sink, run_source, run_spark
 from bench.sql_bench import run_sql
 from bench.startup_bench import run_startup
 from bench.state_bench import run_state
@@ -43,6 +43,7 @@ BENCHES = {
     "state": run_state,
     "state-by-url": run_state_by_url,
     "spark": run_spark,
+    "sink": run_sink,
     "source": run_source,
     "scale": run_scale,
     "tables": run_tables,

@@ -15,6 +15,7 @@ TITLES = {
     "state": "State: folding events and starting again",
     "state-by-url": "Entities by URL: one of a million",
     "spark": "Spark source and sink, beside local files",
+    "sink": "Spark sink, beside local Parquet",
     "source": "Spark source, beside a source that only receives",
     "scale": "Spark source and sink with thousands of streams",
     "tables": "STP tables, beside streams",
