@@ -313,6 +313,22 @@ class PublishedToTable(Published):
     to_table = True
 
 
+class PublishedStaged(Published):
+    """Versions whose rows tasks stage on the server, which appends them to the target itself."""
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        with super().patched(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr("headwater.limits.SPARK_INLINE_BYTES", 0)
+            yield
+
+
+class PublishedStagedToTable(PublishedStaged):
+    """The same to a table of the server."""
+
+    to_table = True
+
+
 class PublishedWithoutLists(Published):
     """The same on a server that does not list its streams."""
 
@@ -541,6 +557,8 @@ SCENES_OF_STREAMS: dict[str, Make] = {
     "snapshot": Snapshots,
     "publish-stream": Published,
     "publish-table": PublishedToTable,
+    "publish-staged": PublishedStaged,
+    "publish-staged-table": PublishedStagedToTable,
     "publish-unlisted": PublishedWithoutLists,
     "publish-refused": PublishedAfterRefusal,
     "publish-rows": PublishedRows,
