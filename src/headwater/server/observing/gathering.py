@@ -55,7 +55,7 @@ def gather(service: Service, subscribed: SubscriptionsReport | None) -> tuple[Sa
     store = "memory" if report.store.syncs is None else "embedded"
     if service.role.is_shared:
         store = "postgres"
-        samples.add("headwater_role_held", float(service.role.is_held))
+    samples.add("headwater_role_held", float(service.role.is_held))
     samples.add("headwater_info", 1, __version__, store, str(service.worker) if service.worker else "")
     samples.add("headwater_ready", float(not unready(service, report)))
     _gather_http(samples, service.observer)

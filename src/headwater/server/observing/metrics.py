@@ -103,7 +103,7 @@ METRICS = (
     Metric(
         "headwater_role_held",
         "gauge",
-        "1 while this server does the work in the background, if several share the store.",
+        "1 while this server does the work in the background; of several that share a store, one does.",
     ),
     Metric("headwater_lease_held", "gauge", "1 while the server holds its lease, if it has --lease."),
     Metric("headwater_lease_failures_total", "counter", "Renewals of the lease that failed, if it has --lease."),
