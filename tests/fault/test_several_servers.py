@@ -16,7 +16,7 @@ from tests.fault.shared_sim import Machine, SimDatabase, SimSharedStore
 from tests.fault.test_simulation import spy_on
 from tests.quick import quick
 
-SEEDS = int(os.environ.get("SEEDS", "400"))
+SEEDS = int(os.environ.get("SEEDS", "440"))
 GROUPS = 20
 
 

@@ -81,6 +81,9 @@ class Readings:
     def at(self, path: str) -> StreamState | None:
         stream = self._catalogue.newest(path)
         if stream is None:
+            deleted = self._catalogue.visible(path)
+            if deleted is not None and deleted in self._held:  # its deletion is being taken back
+                raise HeldError(self._held[deleted])
             self.expects.setdefault(path, 0)
             return None
         return self._state(stream)
