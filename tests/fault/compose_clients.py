@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 
 import msgspec
@@ -32,7 +31,7 @@ class Composes:
     def __init__(self, world: World, engine: Engine, limits: Limits) -> None:
         self._disk = world.disk
         self._dispatcher = Dispatcher(Service(engine, limits))
-        self._numbers = itertools.count()
+        self._numbers = world.staged  # what a crash has left is not a stream of the next life
 
     async def append(self, command: Append, number: int) -> Reply:
         """Append the body of a command from one or two streams."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class World:
         self.paths = paths
         self.conditional = conditional  # share of the appends that expect a tail
         self.random = rng
+        self.staged = itertools.count()  # numbers of streams that are composed
         self.disk = disk
         self.names = Names()
         self.streams: dict[str, KnownStream] = {}
