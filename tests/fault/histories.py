@@ -233,15 +233,16 @@ async def record(
     """Run rounds for some seconds, and check each history. Returns how many requests of each kind there were."""
     recorder = Recorder(random.Random(seed))
     ends_s = monotonic() + seconds
-    disturbing = asyncio.create_task(_disturb(faults, recorder, pause_s))
+    stop = asyncio.Event()
+    disturbing = asyncio.create_task(_disturb(faults, recorder, pause_s, stop))
     try:
         for number in itertools.count():
             await _round(urls, recorder, f"/history/{seed}/{number}", disturbing)
             if monotonic() > ends_s:
                 return recorder.counts
     finally:
-        disturbing.cancel()
-        await asyncio.gather(disturbing, return_exceptions=True)
+        stop.set()
+        await disturbing  # a fault is not interrupted: what it has ended runs again afterwards
     raise RuntimeError("rounds do not end by themselves")
 
 
@@ -269,10 +270,11 @@ async def _round(urls: Sequence[str], recorder: Recorder, prefix: str, disturbin
     recorder.counts["histories"] += len(recorder.histories)
 
 
-async def _disturb(faults: Sequence[Fault], recorder: Recorder, pause_s: float) -> None:
-    if not faults:
-        await asyncio.Event().wait()
-    while True:
-        await asyncio.sleep(recorder.rng.uniform(0, 2 * pause_s))
-        await recorder.rng.choice(faults)(recorder.rng)
-        recorder.counts["faults"] += 1
+async def _disturb(faults: Sequence[Fault], recorder: Recorder, pause_s: float, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(recorder.rng.uniform(0, 2 * pause_s)):
+                await stop.wait()
+        if faults and not stop.is_set():
+            await recorder.rng.choice(faults)(recorder.rng)
+            recorder.counts["faults"] += 1
