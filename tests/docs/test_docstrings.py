@@ -10,7 +10,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,18 +21,23 @@ from headwater.server import asgi
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PUBLIC = (client, state, errors, asgi, testing, sql)
-NAMES = [(module, name) for module in PUBLIC for name in vars(module) if not name.startswith("_")]
+# Names that a module imports when they are used are only in its `__all__`.
+NAMES = {
+    (module, name): getattr(module, name)
+    for module in PUBLIC
+    for name in [*vars(module), *getattr(module, "__all__", ())]
+    if not name.startswith("_")
+}
 
 
 def examples() -> dict[str, str]:
-    found = {}
-    for module, name in NAMES:
-        thing = getattr(module, name)
+    blocks = {}
+    for (_, name), thing in NAMES.items():
         ours = getattr(thing, "__module__", "").startswith("headwater")
         if ours and (inspect.isclass(thing) or inspect.isfunction(thing)):
             for block in BLOCK.findall(inspect.getdoc(thing) or ""):
-                found[f"{thing.__module__}.{name}"] = block
-    return found
+                blocks[f"{thing.__module__}.{name}"] = block
+    return blocks
 
 
 EXAMPLES = examples()
@@ -51,9 +55,7 @@ def test_an_example_runs(name: str, server: Server, tmp_path: Path, monkeypatch:
     text = EXAMPLES[name].replace("127.0.0.1:4437", f"{server.host}:{server.port}")
     text = re.sub(r'((?:stream|table)\(|pattern=|wake_stream=)"', rf'\1"{name}/', text)  # of its own
     text = re.sub(r'subscription\("', f'subscription("{name}-', text)
-    scope: dict[str, Any] = {"msgspec": msgspec, "Path": Path}
-    for module in (asgi, errors, client, state, testing, sql):
-        scope |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    scope = {"msgspec": msgspec, "Path": Path} | {name: thing for (_, name), thing in NAMES.items()}
     if "await " in text:
         text = f"import asyncio\nasync def main():\n{textwrap.indent(text, '    ')}\nasyncio.run(main())"
     with contextlib.redirect_stdout(io.StringIO()):
