@@ -288,7 +288,7 @@ class Clients:
     ) -> bool:
         """Append a message. Returns whether it was acknowledged."""
         asked_ms = self._engine.now_ms()
-        text = f"<{name}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
+        text = f"<{name}@{known.generation}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
         body = f'["{text}","x"]' if known.kind == "application/json" else text
         if known.is_table:
             body = b"\n".join(changes_of(name, number)).decode()

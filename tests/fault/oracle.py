@@ -14,7 +14,7 @@ from headwater.log.state import Document
 from headwater.protocol.tables.paths import LOG_PREFIX
 from headwater.store.pieces import RecordEnd
 
-MESSAGE = re.compile(rb"<(w\d+):(\d+)\.*>")
+MESSAGE = re.compile(rb"<(w\d+@\d+):(\d+)\.*>")  # the writer, the stream that it meant, the number
 
 
 class BrokenPromiseError(AssertionError):
@@ -109,7 +109,11 @@ class KnownStream:
 
 
 def check_messages(path: str, whole: bytes) -> set[int]:
-    """Check that messages are unique and those of each writer in order. Returns their numbers."""
+    """Check that messages are unique, and in order those that a writer meant for one stream. Returns their numbers.
+
+    An append that waits may reach the next stream at its path. If that is a fork, it can have later messages of the
+    writer, which were sent to its source.
+    """
     by_writer: dict[bytes, list[int]] = {}
     for writer, number in MESSAGE.findall(whole):
         by_writer.setdefault(writer, []).append(int(number))
