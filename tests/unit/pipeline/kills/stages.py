@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -413,9 +413,9 @@ class PublishedRowsToTable(PublishedRows):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A way to materialize."""
+    """A way to materialize. `path`: merge, or by bucket: all of them at once, each in a thread, or each in a task."""
 
-    path: str
+    path: Literal["merge", "buckets", "threads", "tasks"]
     is_history: bool
     tracked: bool
     sequenced: bool
@@ -425,9 +425,10 @@ class Kind(msgspec.Struct, frozen=True):
         return f"materialize-{self.path}-{form}-{'sequence' if self.sequenced else 'order'}"
 
 
+PATHS: tuple[Literal["merge", "buckets", "threads", "tasks"], ...] = ("merge", "buckets", "threads", "tasks")
 KINDS = [
     Kind(path, is_history, tracked, sequenced)
-    for path in ("merge", "buckets")
+    for path in PATHS
     for is_history, tracked in ((False, False), (True, False), (True, True))
     for sequenced in (False, True)
 ]
@@ -446,6 +447,7 @@ BATCHES = (  # cuts come first, because a cut merges all rows again
         change(1, 160, "m", shade=1, sequence=6),
         {**change(1, 180, "z"), **_EMPTY, "bad": "no event", "message": "{}"},
     ],
+    [deletion(1, 200, "m", sequence=8)],  # alone, so that no other event makes its row be written again
 )
 
 
@@ -469,7 +471,7 @@ class Materialized(Scene):
             url=self.url,
             streams="a*",  # a pattern: the batches come from the session, so no stream has to exist
             table=self.table,
-            path=kind.path,
+            path="merge" if kind.path == "merge" else "buckets",
             buckets=BUCKETS,
             stored_as_scd_type=2 if kind.is_history else 1,
             track_history_column_list=["shade"] if kind.tracked else None,
@@ -518,6 +520,10 @@ class Materialized(Scene):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(materialize_job, "EventColumns", Columns)
+            if kind.path == "threads":
+                patch.setattr(limits, "PIPELINE_DRIVER_STEP_BYTES", 0)
+            if kind.path == "tasks":
+                patch.setattr(limits, "PIPELINE_DRIVER_EVENTS", 0)
             yield
 
 

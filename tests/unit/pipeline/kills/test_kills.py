@@ -97,13 +97,14 @@ def test_every_effect_of_the_code_is_among_them(tmp_path: Path, server: Server, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("path", ["buckets", "threads", "tasks"])
 def test_a_kill_shows_a_job_that_repeats_itself(
-    tmp_path: Path, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+    path: str, tmp_path: Path, server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the batches of kept events, a history that is killed between two commits loses the ends of rows."""
     monkeypatch.setattr(buckets, "kept_before", lambda kept, _: kept)
     with pytest.raises(AssertionError, match=r"Lake.commit: .*, before .*Lake.commit: "):
-        kill_at(at_commits, "materialize-buckets-scd2-sequence", tmp_path, server, client)
+        kill_at(at_commits, f"materialize-{path}-scd2-sequence", tmp_path, server, client)
 
 
 def test_a_version_that_was_sent_in_part_is_not_skipped(tmp_path: Path, server: Server, client: Client) -> None:
