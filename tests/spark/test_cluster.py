@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -12,12 +13,14 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 import pytest
 from bench.servers import ROOT, Server
 
 from headwater.client import Client
 from headwater.pipeline.lake import Lake
+from headwater.pipeline.upkeep import TableUpkeep
 from tests.edges import free_port
 from tests.waiting import wait_for
 
@@ -53,27 +56,54 @@ def cluster(directory: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.slow
-def test_a_cluster_that_speculates(server: Server, tmp_path: Path) -> None:
+def speculate(server: Server, directory: Path, *more: str) -> None:
+    """Read 4,000 messages on a cluster, where Spark starts a task twice."""
     with Client(server.url) as client:
         source = client.stream("cluster/src")
         source.create()
         for start in range(0, 4000, 100):
             source.append_many([{"n": n} for n in range(start, start + 100)])
-        with cluster(tmp_path) as master:
+        with cluster(directory) as master:
             done = subprocess.run(
-                [sys.executable, "-m", "tests.spark.cluster", server.url, master, str(tmp_path / "checkpoint")],
+                [sys.executable, "-m", "tests.spark.cluster", server.url, master, str(directory / "checkpoint"), *more],
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
                 timeout=180,
             )
-        assert done.returncode == 0, done.stderr[-3000:]
-        copied = [message["n"] for message in client.stream("cluster/dst").read().all()]
-    assert copied == list(range(4000))
-    work = (tmp_path / "work").rglob("stderr")
+        source.delete()
+    assert done.returncode == 0, done.stderr[-3000:]
+    work = (directory / "work").rglob("stderr")
     attempts = re.findall(r"Running task (\d+)\.(\d+) in stage", "".join(path.read_text() for path in work))
     assert ("0", "1") in attempts, "nothing was started twice"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_speculates(server: Server, tmp_path: Path) -> None:
+    speculate(server, tmp_path)
+    with Client(server.url) as client:
+        copied = [message["n"] for message in client.stream("cluster/dst").read().all()]
+    assert copied == list(range(4000))
+
+
+@pytest.mark.slow
+def test_an_archive_has_the_files_of_one_attempt_of_a_task(server: Server, tmp_path: Path) -> None:
+    """Both attempts have written theirs. Those of the other one are not in the table, and upkeep deletes them."""
+    directory = tmp_path / "lake"
+    speculate(server, tmp_path, str(directory))
+    lake = Lake(str(directory))
+    rows = pa.table(lake.open().to_pyarrow_table()).sort_by("order")
+    assert [json.loads(value)["n"] for value in rows["value"].to_pylist()] == list(range(4000))
+    committed = {Path(name).name for name in lake.open().file_uris()}
+    written = {path.name: path for path in directory.glob("date=*/*.parquet")}
+    others = written.keys() - committed
+    assert committed < written.keys()
+    for name in others:
+        os.utime(written[name], (0, 0))
+    TableUpkeep(1, 1).after(0, [lake])
+    left = {path.name for path in directory.glob("date=*/*.parquet")}
+    assert not left & others
+    assert lake.open().count() == 4000
 
 
 def bare_python(directory: Path) -> Path:

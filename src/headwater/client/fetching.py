@@ -1,13 +1,15 @@
 """A fast path for catch-up reads: the next response is requested as soon as the headers of the current one arrive.
 
 A range of a Headwater server is a chain of plain responses, over one connection. (Those with a large record come in
-chunks, and all others have a length.) Reading them directly
-takes a fifth of the client's time, so that a Spark task or an SQL query processes twice as many rows per second. At the
-first unexpected response this path ends, and the client continues from the offset that was reached.
+chunks, and all others have a length.) Reading them directly takes a fifth of the client's time, so that a Spark task or
+an SQL query processes twice as many rows per second. At the first unexpected response this path ends, and the client
+continues from the offset that was reached. A warning in the log says what it was.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import socket
 import ssl
@@ -20,6 +22,7 @@ from headwater import limits
 from headwater.client.session import with_query
 from headwater.protocol.streams import headers
 
+log = logging.getLogger(__name__)
 _END = b"\r\n\r\n"
 _LINE = b"\r\n"
 _HEXADECIMAL = re.compile(rb"[0-9a-fA-F]{1,16}")
@@ -47,6 +50,16 @@ def can_fetch(url: str) -> bool:
     """Whether the server can be reached directly, without a proxy."""
     parts = urlsplit(url)
     return not {parts.scheme, "all"} & getproxies().keys() or bool(proxy_bypass(parts.hostname or ""))
+
+
+@contextlib.contextmanager
+def continuing(url: str) -> Iterator[None]:
+    """End a direct read that fails, because the client continues it; it raises what is an error for it too."""
+    try:
+        yield
+    except (OSError, UnexpectedAnswerError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        log.warning("%s: a direct read ended early, and the client continues it: %s", urlsplit(url).path, what)
 
 
 def fetch(connection: FetchConnection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:

@@ -86,7 +86,7 @@ def start(spark: SparkSession, options: ArchiveOptions) -> StreamingJob:
     if not has_begun(place):
         source.check_streams()
     spark.dataSource.register(ArchiveFormat)
-    rows = source.rows(spark, ArchiveFormat.name(), is_first=not has_begun(place), schema=_FILES, archive=table)
+    rows = source.rows(spark, ArchiveFormat.name(), is_first=not has_begun(place), archive=table)  # asks for the schema
     upkeep = TableUpkeep(options.compact_every, options.retain_hours)
     archiving = _Archiving(Lake(table), source, place, upkeep)
     archiving.open()
@@ -229,6 +229,7 @@ class FileWriter:
 
     def __init__(self, lake: Lake, connection: ConnectionOptions, ends: Mapping[str, StreamPlace] | None) -> None:
         self._lake = lake
+        self._files = lake.files()
         self._connection = connection
         self._ends = ends  # of the batch, if the offsets of the server do not count bytes
 
@@ -261,7 +262,7 @@ class FileWriter:
         files: list[tuple[str | None, str | None, int]] = []
         for date in list(held):
             rows = pa.concat_tables(held.pop(date)).select([field.name for field in columns]).cast(pa.schema(columns))
-            file = self._lake.write(rows, {"date": date})
+            file = self._lake.write(rows, {"date": date}, self._files)
             files.append((msgspec.json.encode(file).decode(), None, rows.num_rows))
         return _written(files)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -111,6 +111,9 @@ class LocalFiles(msgspec.Struct, frozen=True):
         return place.open("xb", buffering=_BUFFERED)
 
 
+TableFiles: TypeAlias = pyarrow.fs.PyFileSystem | LocalFiles
+
+
 class Lake(msgspec.Struct, frozen=True):
     """The location of a Delta table: a directory, or a URL for delta-rs, with credentials in the environment."""
 
@@ -160,16 +163,18 @@ class Lake(msgspec.Struct, frozen=True):
                 raise_if_key_not_exists=False,  # allow our own keys
             )
 
-    def files(self) -> pyarrow.fs.PyFileSystem | LocalFiles:
-        """The files below the table, for tasks and the driver."""
+    def files(self) -> TableFiles:
+        """The files below the table, for tasks and the driver. Opened once for several of them, since an object store
+        is connected to anew."""
         directory = local_path(self.uri)
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri)) if directory is None else LocalFiles(directory)
 
-    def write(self, rows: pa.Table, partition: Mapping[str, str]) -> DataFile:
+    def write(self, rows: pa.Table, partition: Mapping[str, str], files: TableFiles | None = None) -> DataFile:
         """Write rows of one partition, without the partition columns, to a new file."""
+        files = files or self.files()
         folder = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
-        with self.files().open_output_stream(path) as sink:
+        with files.open_output_stream(path) as sink:
             pq.write_table(rows, sink, compression=_COMPRESSION, use_dictionary=_repeating(rows.schema))
             size = sink.tell()
         return DataFile(path, size, dict(partition), _stats(rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -62,14 +61,20 @@ class _Ends:
     def __init__(self, pages: Iterator[RecordTimes]) -> None:
         self._ends = _each(pages)
         self._next: _Record | None = None
+        self._has_some = False
 
     def after(self, byte: int) -> _Record | None:
         """The append that contains a byte. The bytes must increase from call to call."""
-        with contextlib.suppress(ProtocolError):
-            while self._next is None or self._next.end <= byte:
+        while self._next is None or self._next.end <= byte:
+            try:
                 self._next = next(self._ends, None)
-                if self._next is None:
-                    return None
+            except ProtocolError:
+                if self._has_some:  # a server that has record times has to tell all of them
+                    raise
+                return None
+            if self._next is None:
+                return None
+            self._has_some = True
         return self._next
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +12,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from headwater.client import Client, Reader, Stream
 from headwater.client.columns.records import Numbers
-from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
+from headwater.client.fetching import can_fetch, continuing, fetch
 from headwater.errors import DataLossError, InvalidEventError, MessageError, SchemaError
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import Position, byte_position
@@ -187,7 +186,7 @@ class RangeReader:
         decoder = self._decoder(part)
         offset = part.start.offset
         if part.exact and can_fetch(stream.url):
-            with contextlib.suppress(OSError, UnexpectedAnswerError, ValueError):
+            with continuing(stream.url):
                 for text, after in fetch(self._options, stream.url, offset, part.end.offset):
                     payload, offset = decoder.decode_array(text), after
                     yield payload

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headwater import limits
 from headwater.client import Client, Stream
 from headwater.client.columns.texts import join
-from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
+from headwater.client.fetching import can_fetch, continuing, fetch
 from headwater.client.session import Timeouts
 from headwater.client.transport import tls_context
 from headwater.errors import ProtocolError
@@ -112,7 +112,7 @@ def _bodies(part: StreamPart, direct: Direct | None) -> Iterator[bytes | bytearr
     """The responses of a range, each a JSON array. If reading them directly fails, the client continues."""
     offset = part.offset
     if direct is not None and can_fetch(part.stream.url):
-        with contextlib.suppress(OSError, UnexpectedAnswerError, ValueError):
+        with continuing(part.stream.url):
             for body, after in fetch(direct, part.stream.url, offset, part.until):
                 yield body
                 offset = after

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import socket
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +20,7 @@ from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
 from headwater.errors import MessageError
 from headwater.limits import Limits
 from headwater.positions import Position
+from headwater.spark import columns
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import read_options
 from headwater.spark.planning import Planner
@@ -125,6 +129,26 @@ def test_no_row_is_lost_if_fetching_fails(server: Server, path: str, seed: int) 
                 for value in batch["value"].to_pylist()
             ]
     assert [value.partition(",")[0] for value in values] == [f'{{"n":{n}' for n in range(50)]
+
+
+@pytest.mark.parametrize("failure", [ConnectionResetError("by peer"), UnexpectedAnswerError("503"), ValueError("cut")])
+def test_the_client_continues_and_the_log_says_why(
+    server: Server, path: str, failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*arguments: Any) -> Iterator[tuple[bytearray, str]]:
+        yield next(fetch(*arguments))
+        raise failure
+
+    monkeypatch.setattr(columns, "fetch", failing)
+    options = read_options({"url": server.url, "streams": path}, bounded=True, state=False)
+    with options.open() as client:
+        end = client.stream(path).head().tail_offset
+        part = StreamRange(path, "application/json", Position("-1"), Position(end), exact=True)
+        rows = [row for batch in RangeReader(options, client, SCHEMA).read(part) for row in batch.to_pylist()]
+    assert [json.loads(row["value"])["n"] for row in rows] == list(range(50))
+    (record,) = caplog.records
+    what = f"{type(failure).__name__}: {failure}"
+    assert record.getMessage() == f"/v1/stream/{path}: a direct read ended early, and the client continues it: {what}"
 
 
 def test_a_message_that_is_nested_too_deeply_is_an_error_with_its_position() -> None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from headwater import limits
-from headwater.pipeline.lake import DataFile, Lake, TableBatch
+from headwater.pipeline.lake import DataFile, Lake, TableBatch, TableFiles
 from headwater.pipeline.materializing.cuts import (
     Cuts,
     NewIncarnation,
@@ -89,16 +89,19 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
             files = [file for file in files if file.partition[CURRENT] == "true"]
         files_kept = [file for bucket in buckets for file in self.remembered.get(bucket, ())]
         scope = _Scope(layout, events, self.cuts)
-        rows, others = scope.split(read_files(self.tables.rows, files, layout.rows))
-        kept = kept_before(read_files(self.tables.remembered, files_kept, layout.remembered), self.batch)
+        tables = self.tables
+        of_rows = tables.rows.files()
+        of_kept = None if layout.sequence is None else tables.remembered.files()
+        rows, others = scope.split(read_files(tables.rows, files, layout.rows, of_rows))
+        kept = kept_before(read_files(tables.remembered, files_kept, layout.remembered, of_kept), self.batch)
         remembered, others_kept = scope.split(kept)
         merged = merge(layout, rows, remembered, events, self.cuts.table(layout), self.cuts.lives)
         if merged.rows_changed:
-            result.rows = list(_written(self.tables.rows, pa.concat_tables([others, merged.rows])))
+            result.rows = list(_written(tables.rows, pa.concat_tables([others, merged.rows]), of_rows))
             result.rows_removed = [file.path for file in files]
         if merged.remembered_changed:
             kept = kept_by(pa.concat_tables([others_kept, merged.remembered]), self.batch)
-            result.remembered = list(_written(self.tables.remembered, kept))
+            result.remembered = list(_written(tables.remembered, kept, of_kept))
             result.remembered_removed = [file.path for file in files_kept]
 
 
@@ -118,7 +121,7 @@ class _Scope:
         return rows.filter(is_in), rows.filter(pc.invert(is_in))
 
 
-def _written(lake: Lake, rows: pa.Table) -> Iterator[DataFile]:
+def _written(lake: Lake, rows: pa.Table, files: TableFiles | None) -> Iterator[DataFile]:
     """Write a file for each partition that has rows."""
     names = [name for name in (BUCKET, CURRENT) if name in rows.column_names]
     buckets = rows.column(BUCKET).to_numpy().astype(np.int64)
@@ -134,7 +137,7 @@ def _written(lake: Lake, rows: pa.Table) -> Iterator[DataFile]:
         partition = {BUCKET: str(numbers[first] // 2)}
         if CURRENT in names:
             partition[CURRENT] = "true" if numbers[first] % 2 else "false"
-        yield lake.write(values.slice(first, after - first), partition)
+        yield lake.write(values.slice(first, after - first), partition, files)
 
 
 def run_in_tasks(events: DataFrame, work: BucketWork) -> list[BucketResult]:

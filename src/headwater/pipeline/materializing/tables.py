@@ -21,7 +21,7 @@ from headwater.errors import SchemaError
 from headwater.pipeline.belonging import TableGroup
 from headwater.pipeline.checkpoints import beside
 from headwater.pipeline.features import check_writable
-from headwater.pipeline.lake import DataFile, Lake, TableBatch
+from headwater.pipeline.lake import DataFile, Lake, TableBatch, TableFiles
 from headwater.pipeline.materializing.layout import BUCKET, CURRENT, JOB, NUMBER, TIME, Layout, aligned
 from headwater.pipeline.materializing.settings import MaterializeSettings
 
@@ -194,12 +194,12 @@ def has_change_feed(lake: Lake) -> bool:
 _ACTION_COLUMNS = ("path", "size_bytes", f"partition.{BUCKET}")
 
 
-def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema) -> pa.Table:
+def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema, storage: TableFiles | None = None) -> pa.Table:
     """The rows of files, with the columns of a schema, including partition columns."""
     if not files:
         return schema.empty_table()
     parts = []
-    storage = lake.files()
+    storage = storage or lake.files()
     for file in files:
         with storage.open_input_file(file.path) as source:
             rows = pq.ParquetFile(source).read(use_threads=False)
