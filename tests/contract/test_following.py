@@ -125,6 +125,11 @@ class Peer(httpx.Client):
         lines = self.rows(f"{name}/notify").decode().splitlines()
         return [(line.split("\t")[2], line.split("\t")[4]) for line in lines]
 
+    def told(self, name: str) -> list[dict[str, Any]]:
+        """The NURLs of a table, with the last answer of each."""
+        nurls: list[dict[str, Any]] = self.get("/__stp/nurls", params={"name": name.strip("/")}).json()["nurls"]
+        return nurls
+
     def append(self, name: str, *changes: str) -> None:
         self.post(name, content="".join(f"{change}\n" for change in changes), headers=TYPE).raise_for_status()
 
@@ -232,6 +237,8 @@ def test_a_table_named_by_notify_is_followed_until_its_mirror_is_deleted(shop: P
     with peer(*data, *allow, port=port) as copy:
         shop.append("/prices", "+\tplums\t3")
         wait_for(lambda: copy.rows("/copy"), shop.rows("/prices"))
+        # A Notify after the deletion would follow the table again.
+        wait_for(lambda: [nurl["last_answer"] for nurl in shop.told("/prices")], ["delivered"])
         assert copy.delete("/copy").status_code == 204
         assert copy.followers() == []
         assert copy.get("/copy", params=NOW).status_code == 404
