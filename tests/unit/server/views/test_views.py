@@ -13,9 +13,10 @@ from headwater.engine import Engine
 from headwater.engine.committer import Answer, Answered
 from headwater.engine.messages import Read
 from headwater.engine.preparing import Preparer
-from headwater.errors import ConflictError, OverloadedError, ReadOnlyError, TooManyViewsError
+from headwater.errors import ConflictError, OverloadedError, ReadOnlyError, StreamGoneError, TooManyViewsError
 from headwater.log.commands import Append, Command, Create, Delete, WriteDocument
 from headwater.log.content import ContentKind
+from headwater.log.events import Keeper
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.streams.offsets import format_offset
 from headwater.server.compacting.compactor import Compactor
@@ -176,7 +177,7 @@ def test_what_a_deleted_view_still_does_does_not_reach_its_successor(monkeypatch
         answers: list[Answer] = []
         submit(held[0][0], answers.append)
         await until(engine, [b"+\tother\t2"])
-        assert isinstance(answers[0], ConflictError)
+        assert isinstance(answers[0], StreamGoneError)
 
     with_views(body)
 
@@ -228,7 +229,10 @@ def test_a_position_within_a_record() -> None:
         source = await engine.info("s")
         document = ViewDocument(DEFINITION, ViewProgress(source.id, taken=3))
         created = msgspec.structs.replace(
-            table(engine), body=b"+\tk0\t1\n+\tk1\t1\n+\tk2\t1", documents=(WriteDocument("view/x", encode(document)),)
+            table(engine),
+            body=b"+\tk0\t1\n+\tk1\t1\n+\tk2\t1",
+            documents=(WriteDocument("view/x", encode(document)),),
+            keeper=Keeper("view/x", "s"),
         )
         await engine.execute(created)
         await views.start()
