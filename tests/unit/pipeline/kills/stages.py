@@ -425,13 +425,14 @@ class Kind(msgspec.Struct, frozen=True):
         return f"materialize-{self.path}-{form}-{'sequence' if self.sequenced else 'order'}"
 
 
-PATHS: tuple[Literal["merge", "buckets", "threads", "tasks"], ...] = ("merge", "buckets", "threads", "tasks")
+_WHOLE: tuple[Literal["merge", "buckets"], ...] = ("merge", "buckets")
+_APART: tuple[Literal["threads", "tasks"], ...] = ("threads", "tasks")  # these commit what `buckets` does
 KINDS = [
     Kind(path, is_history, tracked, sequenced)
-    for path in PATHS
+    for path in _WHOLE
     for is_history, tracked in ((False, False), (True, False), (True, True))
     for sequenced in (False, True)
-]
+] + [Kind(path, is_history, tracked=False, sequenced=True) for path in _APART for is_history in (False, True)]
 BUCKETS = 3
 _B = {"stream": "b"}
 _EMPTY = {"type": None, "key": None, "value": None}
