@@ -141,14 +141,23 @@ def test_jobs_on_a_cluster_whose_workers_get_headwater_from_the_command(server: 
     }
     with Client(server.url) as client, cluster(tmp_path) as master:
         client.stream("cluster/raw").create(messages=[{"n": n} for n in range(100)])
+        change = {"type": "thing", "key": "a", "value": 1, "headers": {"operation": "upsert"}}
+        client.stream("cluster/state").create(messages=[change])
         flags = ["--url", server.url, "--streams", "cluster/raw", "--table", "lake/raw", "--once", "--master", master]
         flags += [f"--conf={key}={value}" for key, value in settings.items()]
         code, err = pipeline(tmp_path, "archive", *flags)
         missing = "a task of Spark failed: ModuleNotFoundError: No module named 'headwater'"
         assert (code, err.splitlines()[-1]) == (1, f"headwater: {missing}. It can be tried again.")
         assert not (tmp_path / "lake").exists()
+        state = [flag.replace("raw", "state") for flag in flags]
+        code, err = pipeline(tmp_path, "materialize", *state)
+        assert (code, err.splitlines()[-1]) == (1, f"headwater: {missing}. It can be tried again.")
+        assert not (tmp_path / "lake").exists()
         code, err = pipeline(tmp_path, "archive", *flags, "--conf=spark.submit.pyFiles=headwater.zip")
+        assert code == 0, err
+        code, err = pipeline(tmp_path, "materialize", *state, "--conf=spark.submit.pyFiles=headwater.zip")
         assert code == 0, err
     assert package.exists()
     assert Lake(str(tmp_path / "lake" / "raw")).open().to_pyarrow_table().num_rows == 100
+    assert Lake(str(tmp_path / "lake" / "state")).open().to_pyarrow_table()["key"].to_pylist() == ["a"]
     assert not list((tmp_path / "work").rglob("*.parquet"))

@@ -32,12 +32,20 @@ class JobSource(msgspec.Struct, frozen=True):
     def rows(
         self, spark: SparkSession, kind: str, *, is_first: bool, schema: str | None = None, **more: Any
     ) -> DataFrame:
-        """The streams as a streaming DataFrame. The starting position is used only at the first start."""
+        """The streams as a streaming DataFrame. The starting position is used only at the first start.
+
+        Before that, the format is asked for its own schema too. Spark's Python then fails here, before anything is
+        created, if it does not have Headwater.
+        """
         options = {**self._options(), **more}
         if is_first:
             options |= self._start()
         reader = spark.readStream.format(kind).options(**options)
-        return (reader.schema(schema) if schema is not None else reader).load()
+        if schema is None:
+            return reader.load()
+        if is_first:
+            reader.load()
+        return reader.schema(schema).load()
 
     def check(self) -> None:
         """Raise an error if the connection cannot work, before anything is created."""
