@@ -16,14 +16,14 @@ import pytest
 
 from headwater.errors import BatchReusedError, CheckpointMismatchError, DataLossError, OptionError
 from headwater.pipeline.checkpoints import hash_of_range
-from headwater.pipeline.lake import TableBatch
+from headwater.pipeline.lake import Lake, TableBatch, TableFiles
 from headwater.pipeline.materializing import applying, in_driver
 from headwater.pipeline.materializing.applying import Applier
 from headwater.pipeline.materializing.buckets import BucketResult, BucketWork, run_in_driver
 from headwater.pipeline.materializing.cuts import BatchStart
 from headwater.pipeline.materializing.layout import BUCKET, OTHER, TIME, Layout
 from headwater.pipeline.materializing.settings import MaterializeSettings
-from headwater.pipeline.materializing.tables import Tables, prepare, tables_at
+from headwater.pipeline.materializing.tables import Tables, files_of, prepare, tables_at
 from headwater.pipeline.upkeep import TableUpkeep
 from tests.quick import quick
 from tests.unit.pipeline.materializing.oracle import Event, comparable, current, history, table_rows
@@ -244,6 +244,34 @@ def apply(tables: Tables, layout: Layout, path: str, *batches: list[dict[str, An
             applier.apply_by_bucket(in_buckets(prepared(rows)), TableBatch(job, number, made_of=number), starts)
     rows = tables.rows.open().to_pyarrow_table().to_pylist()
     return sorted(row["key"] for row in rows if row.get("is_current", True))
+
+
+def test_a_merge_of_buckets_opens_the_files_of_each_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an object store each would be a connection."""
+    layout, tables = Layout(PAYLOAD, sequence=pa.int64(), is_history=True), tables_at(str(tmp_path / "t"))
+    prepare(tables, MaterializeSettings(buckets=BUCKETS, scd=2, sequence_by="sequence"), layout)
+    files, opened, merges = Lake.files, Counter[Lake](), Counter[str]()
+
+    def counted(lake: Lake) -> TableFiles:
+        opened[lake] += 1
+        return files(lake)
+
+    def run(work: BucketWork) -> list[BucketResult]:
+        monkeypatch.setattr(Lake, "files", counted)
+        merges["all"] += 1
+        results = run_in_driver(prepared(events), work)
+        monkeypatch.setattr(Lake, "files", files)
+        return results
+
+    applier = Applier(tables, layout)
+    for number in range(2):
+        opened.clear()
+        merges.clear()
+        events = [change(1, 100 * number + at, key, sequence=number) for at, key in enumerate("klmnop")]
+        events.append(deletion(1, 100 * number + 9, "k", sequence=9))
+        applier.apply_by_bucket(run, TableBatch("job", number, made_of=number), {})
+    assert len(files_of(tables.rows.open())) == BUCKETS  # so that there is more than one file of each table
+    assert opened == {tables.rows: merges["all"], tables.remembered: merges["all"]}
 
 
 @pytest.mark.parametrize("path", ["merge", "buckets"])
