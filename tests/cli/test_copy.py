@@ -2,84 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import httpx
 import pytest
 from bench.servers import headwater
 
-from headwater.client import Client
 from headwater.store import copying
 from headwater.store.copying import Portion
-from headwater.store.embedded import copies
 from headwater.store.embedded.copies import DirectoryCopy
 from tests.command_line import invoke
-from tests.trimming import keep_last
-from tests.waiting import LIMIT_S
-
-TEXT = {"content-type": "text/plain"}
-JSON = {"content-type": "application/json"}
-TABLE = {"content-type": "text/sequence"}
-
-
-def fill(root: str) -> None:
-    """Streams of every kind that a store knows."""
-    with httpx.Client(base_url=root, timeout=LIMIT_S) as http:
-        for number in range(30):
-            assert http.put(f"/v1/stream/many/{number}", headers=TEXT, content=f"{number};").is_success
-        big = "/v1/stream/big"
-        assert http.put(big, headers=TEXT | {"stream-ttl": "3600"}).is_success
-        for number in range(40):
-            producer = {"producer-id": "p", "producer-epoch": "0", "producer-seq": str(number)}
-            assert http.post(big, headers=TEXT | producer, content=f"{number:05d}" * 1000).is_success
-        middle = http.get(big, params={"offset": "-1"}).headers["stream-next-offset"]
-        assert http.post(big, headers=TEXT, content="after the fork").is_success
-        fork = {"stream-forked-from": big, "stream-fork-offset": middle}
-        assert http.put("/v1/stream/fork", headers=fork).is_success
-        assert http.post("/v1/stream/fork", headers=TEXT, content="own").is_success
-        assert http.put("/v1/stream/parent", headers=TEXT, content="inherited").is_success
-        assert http.put("/v1/stream/child", headers={"stream-forked-from": "/v1/stream/parent"}).is_success
-        assert http.delete("/v1/stream/parent").is_success  # its bytes stay for the child
-        assert http.put("/v1/stream/closed", headers=TEXT, content="x").is_success
-        assert http.post("/v1/stream/closed", headers={"stream-closed": "true"}).is_success
-        assert http.put("/v1/stream/trimmed", headers=TEXT | {"stream-retain-messages": "1000"}).is_success
-        for number in range(20):
-            assert http.post("/v1/stream/trimmed", headers=TEXT, content=f"{number:03d}").is_success
-        assert http.put("/v1/stream/state", headers=JSON | {"stream-compact": "true"}).is_success
-        for number in range(50):
-            change = {"type": "t", "key": str(number % 3), "value": {"n": number}, "headers": {"operation": "upsert"}}
-            assert http.post("/v1/stream/state", headers=JSON, content=json.dumps(change)).is_success
-        assert http.put("/v1/table/rows", headers=TABLE).is_success
-        for number in range(10):
-            assert http.post("/v1/table/rows", headers=TABLE, content=f"+\tk{number}\tr\n").is_success
-        subscription = {"type": "pull-wake", "pattern": "many/*", "wake_stream": "/v1/stream/wakes"}
-        assert http.put("/v1/stream/wakes", headers=JSON).is_success
-        answer = http.put("/v1/stream/__ds/subscriptions/s", json=subscription)
-        assert answer.is_success, answer.text
-    with Client(root) as client:
-        keep_last(client.stream("trimmed"), 3)
-    compacted = invoke(["compact", "state", "--url", root])
-    assert compacted.exit_code == 0, compacted.output
-
-
-def seen(root: str) -> dict[str, object]:
-    """What a reader gets of everything."""
-    answers: dict[str, object] = {}
-    with httpx.Client(base_url=root, timeout=LIMIT_S) as http:
-        streams = http.get("/v1/stream/__ds/streams", params={"limit": "1000"}).json()
-        answers["list"] = streams
-        for stream in streams["streams"]:
-            path = f"/v1/stream/{stream['path'].strip('/').removeprefix('v1/stream/')}"
-            read = http.get(path, params={"offset": "-1"})
-            names = ("stream-next-offset", "etag", "stream-closed", "stream-first-offset")
-            answers[path] = (read.status_code, read.text, {name: read.headers.get(name) for name in names})
-            answers[f"head {path}"] = sorted(
-                (name, value) for name, value in http.head(path).headers.items() if name.startswith("stream-")
-            )
-        answers["table"] = http.get("/v1/table/rows", params={"timeout": "0"}).text
-        answers["subscription"] = http.get("/v1/stream/__ds/subscriptions/s").json()
-    return answers
+from tests.copied import TEXT, fill, seen
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +64,13 @@ def test_an_interrupted_copy_goes_on(
     class Killed(BaseException):
         pass
 
-    def put_one(copy: DirectoryCopy, portion: Portion) -> None:
-        put(copy, portion)
+    async def put_one(copy: DirectoryCopy, portion: Portion) -> None:
+        await put(copy, portion)
         if portion.states or portion.runs:
             portions.append(len(portion.states))
             raise Killed
 
-    def not_completed(copy: DirectoryCopy) -> None:
+    async def not_completed(copy: DirectoryCopy) -> None:
         raise Killed
 
     monkeypatch.setattr(DirectoryCopy, "put", put_one)
@@ -175,8 +108,9 @@ def test_refusals(source: tuple[Path, dict[str, object]], tmp_path: Path, monkey
         code, said = run(tmp_path / "used", tmp_path / "copy")
         assert (code, f"in use by process {server.pid}" in said) == (1, True)
         assert httpx.put(f"{server.url}/a", headers=TEXT).is_success
-    monkeypatch.setattr(DirectoryCopy, "complete", copies.DirectoryCopy.close)  # it is not finished
-    assert run(tmp_path / "used", tmp_path / "copy")[0] == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryCopy, "complete", DirectoryCopy.close)  # it is not finished
+        assert run(tmp_path / "used", tmp_path / "copy")[0] == 0
     code, said = run(directory, tmp_path / "copy")
     assert (code, "is an unfinished copy of" in said) == (1, True)
     with headwater("--data-dir", str(tmp_path / "used")) as server:
@@ -191,11 +125,11 @@ def test_a_difference_is_found(
     directory, _ = source
     put = DirectoryCopy.put
 
-    def damaged(copy: DirectoryCopy, portion: Portion) -> None:
+    async def damaged(copy: DirectoryCopy, portion: Portion) -> None:
         if portion.runs:
             run, state = portion.runs[0]
             portion.runs[0] = (run._replace(data=b"?" + run.data[1:]), state)
-        put(copy, portion)
+        await put(copy, portion)
 
     monkeypatch.setattr(DirectoryCopy, "put", damaged)
     code, said = run(directory, tmp_path / "copy")

@@ -38,6 +38,7 @@ class Source(msgspec.Struct, frozen=True):
     next_id: int
     streams: int
     timeline: int
+    mark: str = ""  # of a store without moments: another one after each change
 
 
 class CopiedRun(NamedTuple):
@@ -63,19 +64,42 @@ class Portion(msgspec.Struct):
         return self.size_bytes >= COPY_BATCH_BYTES or len(self.states) >= COPY_STREAMS
 
 
-class CopyTarget(Protocol):
-    """A store that is being made. Its methods block; each change is durable when they return."""
+class CopySource(Protocol):
+    """A store that is copied, which nobody else may use until it is closed."""
 
-    def finished(self, stream_ids: Sequence[int]) -> set[int]:
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def what(self) -> Source: ...
+
+    async def check(self) -> None:
+        """Check that nobody has used it so far. Raises CopyError if somebody may have."""
+
+    async def close(self) -> None: ...
+
+
+class CopyTarget(Protocol):
+    """A store that is being made. Its methods may block; each change is durable when they return."""
+
+    async def finished(self, stream_ids: Sequence[int]) -> set[int]:
         """Those streams that were copied as a whole."""
 
-    def end_of(self, stream_id: int) -> int | None:
+    async def end_of(self, stream_id: int) -> int | None:
         """The end of the bytes of a stream that was copied in part; None if there are none."""
 
-    def put(self, portion: Portion) -> None: ...
+    async def put(self, portion: Portion) -> None: ...
 
-    def put_position(self, source: Source) -> None:
+    async def put_position(self, source: Source) -> None:
         """Continue ids, times and the timeline where the source ends."""
+
+    async def opened(self) -> Store:
+        """The copy as a store, to compare it. Only `complete` and `close` may be called after this."""
+
+    async def complete(self) -> None:
+        """Make it a store that servers open."""
+
+    async def close(self) -> None: ...
 
 
 class CopyCounts(NamedTuple):
@@ -84,38 +108,56 @@ class CopyCounts(NamedTuple):
     size_bytes: int
 
 
-def describe(store: Store, name: str) -> Source:
-    return Source(name, store.latest, store.next_id, store.streams, store.timeline)
+def describe(store: Store, name: str, mark: str = "") -> Source:
+    return Source(name, store.latest, store.next_id, store.streams, store.timeline, mark)
+
+
+def check_same(target: str, before: Source, source: Source) -> None:
+    """Check that an unfinished copy can be continued."""
+    if before.name != source.name:
+        raise CopyError(f"{target} is an unfinished copy of {before.name}, not of {source.name}; give another one")
+    if before != source:
+        raise CopyError(
+            f"{source.name} was changed after the unfinished copy in {target} began; remove that copy and copy again"
+        )
 
 
 async def copy_store(store: Store, source: Source, target: CopyTarget, update: Progress) -> None:
     """Copy everything that the target does not have yet."""
-    done_bytes = 0
+    done_bytes = latest_ms = 0
     portion = Portion()
     async for states in _pages(store):
-        finished = target.finished([state.id for state in states])
+        finished = await target.finished([state.id for state in states])
         for brief in states:
+            latest_ms = max(latest_ms, brief.accessed_ms, brief.appended_ms)
             if brief.id in finished:
                 done_bytes += brief.size
                 continue
             state = await _state_of(store, brief)
-            async for run in _missing(store, state, target.end_of(state.id)):
+            async for run in _missing(store, state, await target.end_of(state.id)):
                 portion.runs.append((run, state))
                 portion.size_bytes += len(run.data)
                 done_bytes += len(run.data)
                 if portion.is_full:
-                    target.put(portion)
+                    await target.put(portion)
                     portion = Portion()
                     update(done_bytes, None)
             portion.states.append(state)
             if portion.is_full:
-                target.put(portion)
+                await target.put(portion)
                 portion = Portion()
                 update(done_bytes, None)
-    target.put(portion)
+    await target.put(portion)
     async for documents in _document_pages(store):
-        target.put(Portion(documents=documents))
-    target.put_position(source)
+        await target.put(Portion(documents=documents))
+    await target.put_position(_not_before(source, latest_ms))
+
+
+def _not_before(source: Source, latest_ms: int) -> Source:
+    """A source whose clock has reached the times of its records. A store without moments does not know its clock."""
+    if source.latest.at_ms >= latest_ms:
+        return source
+    return msgspec.structs.replace(source, latest=Moment(latest_ms, latest_ms, 0, 0))
 
 
 async def compare(store: Store, copy: Store, update: Progress) -> CopyCounts:

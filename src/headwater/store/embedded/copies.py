@@ -6,18 +6,52 @@ last, so until then it is no data directory. `COPYING` in it says what it is a c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from headwater.limits import Limits
-from headwater.store.copying import CopyError, Portion, Source
+from headwater.log.moments import NEVER
+from headwater.store.contract import Store
+from headwater.store.copying import CopyError, Portion, Source, check_same, describe
 from headwater.store.embedded import index, layout, locking, newest
 from headwater.store.embedded.disk import RealDisk
 from headwater.store.embedded.index_writer import IndexWriter
-from headwater.store.embedded.opening import open_recovered
+from headwater.store.embedded.opening import open_recovered, open_store
 from headwater.store.embedded.store import EmbeddedStore
+
+log = logging.getLogger("headwater.store")
+
+
+class DirectorySource:
+    """A data directory that is copied. Its lock keeps servers away."""
+
+    def __init__(self, store: EmbeddedStore, name: str) -> None:
+        self.store: Store = store
+        self.what = describe(store, name)
+
+    async def check(self) -> None:
+        """Nobody can have taken the lock."""
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+async def open_directory_source(directory: Path, name: str) -> DirectorySource:
+    """A directory to copy. `name` identifies it, so it is the whole path."""
+    layout.check_format(directory)
+    store = await _started(open_store(directory, Limits()))
+    return DirectorySource(store, name)
+
+
+async def _started(store: EmbeddedStore) -> EmbeddedStore:
+    def failed(error: BaseException) -> None:
+        log.error("%s", error)
+
+    await store.start(failed, lambda: NEVER)
+    return store
 
 
 class DirectoryCopy:
@@ -29,17 +63,17 @@ class DirectoryCopy:
         self._connection = index.connect(directory / layout.INDEX_NAME, write=True)
         self._writer = IndexWriter(self._connection)
 
-    def finished(self, stream_ids: Sequence[int]) -> set[int]:
+    async def finished(self, stream_ids: Sequence[int]) -> set[int]:
         ask = self._connection.execute
         return {one for one in stream_ids if ask("SELECT 1 FROM streams WHERE id = ?", (one,)).fetchone()}
 
-    def end_of(self, stream_id: int) -> int | None:
+    async def end_of(self, stream_id: int) -> int | None:
         row = self._connection.execute(
             "SELECT start + size FROM chunks WHERE stream_id = ? ORDER BY start DESC LIMIT 1", (stream_id,)
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def put(self, portion: Portion) -> None:
+    async def put(self, portion: Portion) -> None:
         writer = self._writer
         writer.begin()
         for run, state in portion.runs:
@@ -48,25 +82,24 @@ class DirectoryCopy:
         writer.put_documents({document.key: document for document in portion.documents})
         self._connection.execute("COMMIT")
 
-    def put_position(self, source: Source) -> None:
+    async def put_position(self, source: Source) -> None:
         self._writer.begin()
         index.write_meta(self._connection, "timeline", source.timeline)
         meta = index.Meta(next_id=source.next_id, streams=source.streams, latest=source.latest)
         index.write_meta(self._connection, "folded", meta)
         self._connection.execute("COMMIT")
 
-    def opened(self, limits: Limits) -> EmbeddedStore:
-        """The copy as a store, to compare it. It holds the lock until it is closed."""
+    async def opened(self) -> Store:
+        """The store holds the lock until it is closed."""
         self._connection.close()
         lock, self._lock = self._lock, locking.DirectoryLock(-1)
-        return open_recovered(self._directory, limits, lock)
+        return await _started(open_recovered(self._directory, Limits(), lock))
 
-    def complete(self) -> None:
-        """Make it a data directory."""
+    async def complete(self) -> None:
         layout.write_format(self._directory)
         (self._directory / layout.COPYING).unlink()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._connection.close()
         self._lock.release()
 
@@ -80,7 +113,7 @@ def open_directory_copy(directory: Path, source: Source) -> DirectoryCopy:
         raise CopyError(f"{directory} is not empty, and no unfinished copy; give one that does not exist or is empty")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if marker.exists():
-        _check_same(directory, _read(marker), source)
+        check_same(str(directory), _read(marker), source)
     else:
         layout.write_file(directory, layout.COPYING, msgspec.json.encode(source), directory)
     lock = locking.own(directory)
@@ -106,13 +139,3 @@ def _read(marker: Path) -> Source:
         return msgspec.json.decode(marker.read_bytes(), type=Source)
     except msgspec.MsgspecError as error:
         raise CopyError(f"{marker} is damaged: {error}; remove the directory and copy again") from None
-
-
-def _check_same(directory: Path, before: Source, source: Source) -> None:
-    if before.name != source.name:
-        raise CopyError(f"{directory} is an unfinished copy of {before.name}, not of {source.name}; give another one")
-    if before != source:
-        raise CopyError(
-            f"{source.name} was changed after the unfinished copy in {directory} began; remove that directory and copy "
-            "again"
-        )

@@ -304,7 +304,7 @@ class _Encoder:
         return (
             bigints(ids),
             bigints([one.version for one in states]),
-            bigints([_due_ms(one) for one in states]),
+            bigints([due_column(one) for one in states]),
             byteas([encode_state(one) for one in states]),
             self._of_streams(ids),
         )
@@ -376,7 +376,7 @@ class _Encoder:
         )
 
 
-def _due_ms(state: StreamState) -> int:
+def due_column(state: StreamState) -> int:
     """The deadline of a stream; -1 if it has none."""
     if state.ttl_s is None and state.expires_ms is None and state.retention is None and not state.snapshots:
         return -1

@@ -9,11 +9,14 @@ import time
 from importlib import resources
 from typing import Any
 
+import msgspec
 import psycopg
 
 from headwater.errors import OptionError, UnavailableError
 from headwater.limits import TIMELINE_GAP_MAX
+from headwater.store.copying import Source
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, log, text_of
+from headwater.store.postgres.presence import SCHEMA_LOCK, keep_copies_away
 from headwater.store.postgres.store import PostgresParts, PostgresStore
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener
@@ -21,14 +24,13 @@ from headwater.store.postgres.writing import PostgresWriter
 
 FORMAT = 1
 _OLDEST_VERSION = 15
-_SCHEMA_LOCK = 1215459414  # the class of our advisory lock of the schema
 _PRIVILEGES = (
     "GRANT USAGE ON SCHEMA headwater TO {user}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headwater "
     "TO {user}; GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA headwater TO {user}"
 )
 # Which cluster, which timeline of it and which database this is. A promotion and a recovery begin a timeline of
 # PostgreSQL, and a dump is restored into another database.
-_IDENTITY = """
+IDENTITY = """
     SELECT (SELECT system_identifier FROM pg_control_system()) || '/'
         || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/'
         || (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -46,21 +48,24 @@ async def open_store(url: str) -> PostgresStore:
     connection = await database.connect()
     try:
         await check_settings(connection)
+        await keep_copies_away(connection)
         await create_schema(connection)
+        await _check_finished(connection)
         identity = Identity()
         await identity.check(connection)
         await raise_ids(connection)
-        row = await _row(
+        row = await row_of(
             connection,
             "INSERT INTO headwater.servers VALUES (nextval('headwater.server_ids'), 0, 0, NULL) RETURNING id",
         )
         streams = await count_streams(connection)
     except psycopg.Error as error:
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            raise OptionError(_privileges_missing(connection, error)) from None
-        raise UnavailableError(f"{database.description} could not be opened: {text_of(error)}") from None
-    finally:
+        failure = opening_failure(database, connection, error)
         await discard(connection)
+        raise failure from None
+    except BaseException:
+        await discard(connection)
+        raise
     server = int(row[0])
     parts = PostgresParts(
         database=database,
@@ -69,8 +74,9 @@ async def open_store(url: str) -> PostgresStore:
         writer=PostgresWriter(database, server, 0, identity.renew),
         announcer=Announcer(database, server),
         listener=Listener(database, server),
-        upkeep=lambda moment: PostgresUpkeep(database, server, moment),
+        upkeep=lambda moment, connection: PostgresUpkeep(database, server, moment, connection),
         identity=identity,
+        connection=connection,
     )
     return PostgresStore(parts, streams)
 
@@ -96,17 +102,23 @@ async def check_settings(connection: Connection) -> None:
 async def create_schema(connection: Connection) -> None:
     """Create the schema if it does not exist, and check its format. One server at a time does this."""
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_SCHEMA_LOCK,))
-        row = await _row(connection, "SELECT to_regclass('headwater.meta')::text")
-        if row[0] is None:
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (SCHEMA_LOCK,))
+        if not await check_format(connection):
             await _create(connection)
-            return
-        row = await _row(connection, "SELECT format FROM headwater.meta")
+
+
+async def check_format(connection: Connection) -> bool:
+    """Check the format of the schema. Returns whether there is one."""
+    row = await row_of(connection, "SELECT to_regclass('headwater.meta')::text")
+    if row[0] is None:
+        return False
+    row = await row_of(connection, "SELECT format FROM headwater.meta")
     if row[0] != FORMAT:
         raise OptionError(
             f"the schema headwater of the database has format {row[0]}; this version supports format {FORMAT}. "
             "Use the version of Headwater that has written it, or a newer one"
         )
+    return True
 
 
 async def _create(connection: Connection) -> None:
@@ -114,7 +126,7 @@ async def _create(connection: Connection) -> None:
     try:
         await connection.execute("CREATE SCHEMA IF NOT EXISTS headwater")
         await connection.execute(schema.encode())
-        row = await _row(connection, _IDENTITY)
+        row = await row_of(connection, IDENTITY)
         await connection.execute(
             "INSERT INTO headwater.meta (format, timeline, identity, horizon) VALUES (%s, 0, %s, '0')",
             (FORMAT, row[0]),
@@ -127,6 +139,27 @@ async def _create(connection: Connection) -> None:
         ) from None
 
 
+async def _check_finished(connection: Connection) -> None:
+    source = await copied_from(connection)
+    if source is not None:
+        raise OptionError(
+            f"the database is a copy of {source.name} that was not finished; run headwater copy again, or drop the "
+            "schema headwater"
+        )
+
+
+async def copied_from(connection: Connection) -> Source | None:
+    """What the database is an unfinished copy of."""
+    (marker,) = await row_of(connection, "SELECT copying FROM headwater.meta")
+    return None if marker is None else msgspec.json.decode(marker, type=Source)
+
+
+def opening_failure(database: PostgresDatabase, connection: Connection, error: psycopg.Error) -> Exception:
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return OptionError(_privileges_missing(connection, error))
+    return UnavailableError(f"{database.description} could not be opened: {text_of(error)}")
+
+
 def _privileges_missing(connection: Connection, error: BaseException) -> str:
     return f"{text_of(error)}. As the owner of the schema: {_PRIVILEGES.format(user=connection.info.user)}"
 
@@ -136,13 +169,13 @@ async def raise_ids(connection: Connection) -> None:
     has lost are not used again."""
     now_us = time.time_ns() // 1000
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", (_SCHEMA_LOCK,))
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", (SCHEMA_LOCK,))
         await connection.execute(_RAISE_IDS, (_MARGIN, now_us, now_us))
 
 
 async def count_streams(connection: Connection) -> int:
     """How many streams there are; about, if there are many."""
-    row = await _row(
+    row = await row_of(
         connection,
         "SELECT CASE WHEN reltuples > 1e6 THEN reltuples::bigint ELSE (SELECT count(*) FROM headwater.streams) END "
         "FROM pg_class WHERE oid = 'headwater.streams'::regclass",
@@ -160,8 +193,8 @@ class Identity:
         self.timeline = 0
 
     async def check(self, connection: Connection) -> None:
-        (known, self.timeline) = await _row(connection, "SELECT identity, timeline FROM headwater.meta")
-        (present,) = await _row(connection, _IDENTITY)
+        (known, self.timeline) = await row_of(connection, "SELECT identity, timeline FROM headwater.meta")
+        (present,) = await row_of(connection, IDENTITY)
         if known != present:
             self.timeline = await self._begin_timeline(connection, present)
 
@@ -176,18 +209,18 @@ class Identity:
 
     async def _begin_timeline(self, connection: Connection, present: str) -> int:
         async with connection.transaction():
-            row = await _row(connection, "SELECT identity, timeline FROM headwater.meta FOR UPDATE")
+            row = await row_of(connection, "SELECT identity, timeline FROM headwater.meta FOR UPDATE")
             if row[0] == present:  # another server has done it
                 return int(row[1])
             timeline = time.time_ns() // 1000 + 1 + secrets.randbelow(TIMELINE_GAP_MAX)
-            await connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", (_SCHEMA_LOCK,))
+            await connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", (SCHEMA_LOCK,))
             await connection.execute(_RAISE_IDS, (_MARGIN, timeline, 2**62))
-            timeline = int((await _row(connection, "SELECT nextval('headwater.ids')"))[0])
+            timeline = int((await row_of(connection, "SELECT nextval('headwater.ids')"))[0])
             await connection.execute("UPDATE headwater.meta SET identity = %s, timeline = %s", (present, timeline))
             return timeline
 
 
-async def _row(connection: Connection, query: str) -> tuple[Any, ...]:
+async def row_of(connection: Connection, query: str) -> tuple[Any, ...]:
     cursor = await connection.execute(query.encode())
     row = await cursor.fetchone()
     if row is None:

@@ -5,7 +5,8 @@ CREATE TABLE headwater.meta (
     format integer NOT NULL,
     timeline bigint NOT NULL,             -- the current timeline; 0 if the database was never replaced or restored
     identity text NOT NULL,               -- which cluster, timeline of PostgreSQL and database this was
-    horizon xid8 NOT NULL                 -- rows of `moves` from before this transaction may be deleted
+    horizon xid8 NOT NULL,                -- rows of `moves` from before this transaction may be deleted
+    copying bytea                         -- what this is an unfinished copy of; NULL: it is complete
 );
 
 CREATE SEQUENCE headwater.ids AS bigint;  -- of streams and timelines

@@ -30,7 +30,7 @@ from headwater.store.contract import (
 )
 from headwater.store.pieces import Piece, RecordEnd
 from headwater.store.postgres.batches import EncodedBatch, encode_batch
-from headwater.store.postgres.connections import Pool, PostgresDatabase, log, refusal, text_of
+from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, log, refusal, text_of
 from headwater.store.postgres.reading import PostgresReader
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener, moved_since
@@ -66,19 +66,21 @@ class PostgresParts(msgspec.Struct, frozen=True):
     writer: PostgresWriter
     announcer: Announcer
     listener: Listener
-    upkeep: Callable[[Callable[[], Moment]], PostgresUpkeep]
+    upkeep: Callable[[Callable[[], Moment], Connection | None], PostgresUpkeep]
     identity: CurrentTimeline
+    connection: Connection | None  # keeps copies away until the background work has it
 
 
 class PostgresStore:
     """A store in PostgreSQL, which several servers share."""
 
     shared = True
-    next_id = 1  # ids come from `reserve_id`
     latest = NEVER
 
-    def __init__(self, parts: PostgresParts, streams: int) -> None:
+    def __init__(self, parts: PostgresParts, streams: int, next_id: int = 1) -> None:
+        """`next_id` is for copies; servers take ids with `reserve_id`."""
         self.streams = streams
+        self.next_id = next_id
         self.full: str | None = None
         self._parts = parts
         self._reader = PostgresReader(parts.pool)
@@ -102,11 +104,17 @@ class PostgresStore:
 
     async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
         self._failed = failed
-        self._upkeep = self._parts.upkeep(moment)
+        self._upkeep = self._parts.upkeep(moment, self._parts.connection)
         self._background = [
             asyncio.create_task(self._parts.announcer.run()),
             asyncio.create_task(self._upkeep.run()),
         ]
+        for task in self._background:
+            task.add_done_callback(self._background_ended)
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     # Writes
 
@@ -262,6 +270,8 @@ class PostgresStore:
         await self._parts.listener.close()
         if self._upkeep is not None:
             await self._upkeep.close()
+        elif self._parts.connection is not None:
+            await discard(self._parts.connection)
         await self._parts.writer.close()
         try:
             await self._parts.pool.fetch(

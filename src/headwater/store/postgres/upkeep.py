@@ -20,6 +20,7 @@ from headwater.errors import DamagedDataError, UnavailableError
 from headwater.log.moments import Moment
 from headwater.store.postgres.arrays import bigints, byteas
 from headwater.store.postgres.connections import Connection, PostgresDatabase, discard, log
+from headwater.store.postgres.presence import keep_copies_away
 from headwater.store.postgres.rows import COLUMNS, ByteRow, StoredRun, cut, decode_run
 
 _STREAM_LOCKS = 1215459413  # the class of our advisory locks of streams; two streams may share one
@@ -73,11 +74,17 @@ _FORGET_MOVES = """
 class PostgresUpkeep:
     """The background work of one server, on a connection of its own."""
 
-    def __init__(self, database: PostgresDatabase, server: int, moment: Callable[[], Moment]) -> None:
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        server: int,
+        moment: Callable[[], Moment],
+        connection: Connection | None = None,
+    ) -> None:
         self._database = database
         self._server = server
         self._moment = moment
-        self._connection: Connection | None = None
+        self._connection = connection
         self._unpacked: dict[int, list[int]] = {}  # stream → bytes and rows that this server has added
         self._packing: deque[int] = deque()
         self._stepping = asyncio.Lock()
@@ -142,7 +149,13 @@ class PostgresUpkeep:
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = await self._database.connect()
+            connection = await self._database.connect()
+            try:
+                await keep_copies_away(connection)
+            except BaseException:
+                await discard(connection)
+                raise
+            self._connection = connection
         return self._connection
 
     # Packing

@@ -213,8 +213,8 @@ class PostgresWriter:
             what = "does not know this server" if row is None else f"ends with batch {row[1]} of this server"
             raise DamagedDataError(
                 f"{self._database.description} {what}, but batch {self._batch} was acknowledged: it was restored to an "
-                "earlier state, or a standby without the last transactions was promoted. Start the server again to "
-                "continue with what is there"
+                "earlier state, a standby without the last transactions was promoted, or headwater copy took it while "
+                "this server had no connection. Start the server again to continue with what is there"
             )
         return row
 
