@@ -288,10 +288,11 @@ class Clients:
     ) -> bool:
         """Append a message. Returns whether it was acknowledged."""
         asked_ms = self._engine.now_ms()
-        text = f"<{name}@{known.generation}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
+        writer = f"{name}@{known.generation}"
+        text = f"<{writer}:{number}{'.' * random.Random(number).choice([0, 10, 700])}>"
         body = f'["{text}","x"]' if known.kind == "application/json" else text
         if known.is_table:
-            body = b"\n".join(changes_of(name, number)).decode()
+            body = b"\n".join(changes_of(writer, number)).decode()
         end = self._end_of(known)
         ends = None if end is None else (end,)
         with self.using(known):

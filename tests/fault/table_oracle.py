@@ -13,14 +13,14 @@ from tests.fault.oracle import BrokenPromiseError, KnownStream
 
 TABLE_TYPE = "text/sequence; charset=utf-8; schema=sim; version=1"
 
-_BATCH = re.compile(rb"\+\tk\d\t<(w\d+|created):(\d+)\.*>")
+_BATCH = re.compile(rb"\+\tk\d\t<(w\d+@\d+|created):(\d+)\.*>")
 _STAMP = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 
 
-def changes_of(name: str, number: int) -> list[bytes]:
+def changes_of(writer: str, number: int) -> list[bytes]:
     """The changes of the append with a number. They are used for the request and for the check."""
     rng = random.Random(number)
-    changes = [f"+\tk{rng.randrange(6)}\t<{name}:{number}{'.' * rng.choice([0, 10, 700])}>"]
+    changes = [f"+\tk{rng.randrange(6)}\t<{writer}:{number}{'.' * rng.choice([0, 10, 700])}>"]
     for place in range(rng.choice([0, 0, 0, 1, 4, 20])):
         key = f"k{rng.randrange(6)}"
         changes.append(
