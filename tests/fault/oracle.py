@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from headwater.engine.messages import Ended, Slice, VisibleStream
+from headwater.engine.messages import Reason, Slice, VisibleStream
 from headwater.limits import TTL_RENEWAL_PARTS
 from headwater.log.offsets import Offset
 from headwater.log.state import Document
@@ -144,7 +144,7 @@ class Follower:
             known.seen += update.data
         self.position = update.next
 
-    def ended(self, reason: Ended) -> None:
+    def ended(self, reason: Reason) -> None:
         """The stream was deleted, or the server stops."""
 
 

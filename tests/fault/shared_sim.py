@@ -314,6 +314,9 @@ class SimSharedStore:
     async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
         """There is no background work."""
 
+    def on_replaced(self, told: Callable[[], None]) -> None:
+        """The database is never replaced."""
+
     # Commits
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from headwater import limits as bounds
 from headwater.engine.messages import VisibleStream
 from headwater.engine.tails import Tail
-from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
+from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError, UnavailableError
 from headwater.log.events import DOCUMENT_EVENTS, Appended, Created, Event, StreamEvent
 from headwater.log.offsets import Names, Snapshot
 from headwater.log.retention import Retention
@@ -108,6 +108,11 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
         )
 
     @property
+    def is_there(self) -> bool:
+        """Whether it is in the catalogue still, for readers; a soft-deleted stream is."""
+        return self.deleted is None or self.deleted is StreamGoneError
+
+    @property
     def readers(self) -> int:
         """How many live readers it has."""
         return 0 if self.live is None else len(self.live.subscribers) + len(self.live.waiters)
@@ -115,8 +120,17 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     def check_not_deleted(self) -> None:
         if self.deleted is StreamGoneError:
             raise StreamGoneError("the stream was deleted; forks still read its data")
+        if self.deleted is UnavailableError:
+            raise replaced()
         if self.deleted is not None:
             raise StreamNotFoundError("the stream was deleted")
+
+
+def replaced() -> UnavailableError:
+    """The error for what was begun before another database took the place of the former one."""
+    return UnavailableError(
+        "another database took the place of the former one; ask again", retry_after_s=bounds.RETRY_AFTER_S
+    )
 
 
 def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
@@ -380,6 +394,18 @@ class Catalogue:
             self._forget(stream)
         self.hide(stream)
         stream.deleted = StreamNotFoundError
+
+    def forget_all(self) -> None:
+        """Forget everything, because another database took the place of the former one. Whoever still has a stream
+        finds that it cannot be used any more."""
+        for streams in (self._ids, self._visible, self._deleting):
+            for stream in streams.values():
+                stream.deleted = UnavailableError
+                stream.pending = 0
+        self.removals += len(self._ids) + len(self._documents) + 1  # also what is being loaded is outdated
+        for names in (self._paths, self._ids, self._visible, self._deleting, self._documents, self.renewals):
+            names.clear()
+        self.producers = self.retained = 0
 
 
 def _producers_of(state: StreamState) -> int:

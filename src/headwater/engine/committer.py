@@ -95,6 +95,11 @@ class Committer:
         """The number of records that are not durable yet, and the bytes that wait for the next batch."""
         return len(self._waiting) + len(self._committing or ()), self._bytes
 
+    @property
+    def in_progress(self) -> list[PendingRecord] | None:
+        """The batch that is being written, the same list with which it ends."""
+        return self._committing
+
     def check_room(self, size_bytes: int) -> None:
         waiting_bytes = self._bytes + size_bytes
         if not self._bytes or waiting_bytes <= min(self._window_bytes, limits.COMMIT_BYTES_MIN):

@@ -12,7 +12,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.catalogue import Catalogue, LoadedStream, replaced
 from headwater.engine.clock import Clock, SteadyClock
 from headwater.engine.committer import Answer, Answered
 from headwater.engine.follower import SharedSlices
@@ -145,9 +145,17 @@ class Engine:
         sharing = self._writer.sharing
         if store is None or sharing is None:
             return None
+        store.on_replaced(self._forget_all)
         watcher = Watcher(store, self._catalogue, sharing.freshness, self._live, self._writer, self.now_ms)
         self._live.joined = watcher.look
         return watcher
+
+    def _forget_all(self) -> None:
+        """Another database took the place of the former one."""
+        self._writer.forget_all()
+        self.slices.clear()
+        self._large.forget()
+        self._live.end_all(replaced())
 
     async def _fetch_record(self, stream: LoadedStream, position: int, wanted: bool) -> bytes:
         return await self._reader.fetch_record(stream, position, wanted)

@@ -257,8 +257,10 @@ class StreamFollower:
             if self.state is LIVE and (piece.next > self.position or self._closed):
                 self._catch_up(piece)
 
-    def ended(self, reason: Ended) -> None:
-        if self._extent is not Extent.RANGE:
+    def ended(self, reason: Reason) -> None:
+        if isinstance(reason, HeadwaterError):
+            self._fail(reason)
+        elif self._extent is not Extent.RANGE:
             self._end(reason)
 
     def _catch_up(self, piece: Slice) -> None:
@@ -438,6 +440,11 @@ class SharedSlices:
         self._now_ms = now_ms
         self._slices: WeakValueDictionary[tuple[int, int, int, bool, bool], Slice] = WeakValueDictionary()
         self._kept: deque[Slice] = deque(maxlen=SLICES_KEPT)
+
+    def clear(self) -> None:
+        """Forget all slices: other bytes may be at their positions."""
+        self._slices.clear()
+        self._kept.clear()
 
     def of(self, reply: ReadReply) -> Slice:
         stream, end = reply.stream, reply.next

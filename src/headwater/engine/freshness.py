@@ -15,9 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headwater import limits as bounds
-from headwater.engine.catalogue import Catalogue, LoadedStream
+from headwater.engine.catalogue import Catalogue, LoadedStream, replaced
 from headwater.engine.messages import Ended, Slice
-from headwater.errors import StreamNotFoundError
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import DocumentKey, Key, SharedStore, version_of
 from headwater.tasks import Tasks
@@ -89,7 +88,7 @@ class Freshness:
             stream = catalogue.visible(path)
             if stream is not None:
                 await self.recheck(stream)
-                if stream.deleted is not StreamNotFoundError and catalogue.visible(path) is stream:
+                if stream.is_there and catalogue.visible(path) is stream:
                     return stream
             elif catalogue.newest(path) is not None:  # this server is creating one
                 if not await self._checks.version(path, 0):
@@ -97,7 +96,10 @@ class Freshness:
                 if catalogue.visible(path) is None and catalogue.newest(path) is not None:
                     await self._settled()
             else:
+                timeline = catalogue.timeline
                 state = await self._store.load(path)
+                if timeline != catalogue.timeline:
+                    continue
                 if state is None:
                     return None
                 if (stream := self._added(state)) is not None:
@@ -112,10 +114,10 @@ class Freshness:
 
     async def recheck(self, stream: LoadedStream) -> None:
         """When this returns, the stream is as it was at some moment since the call, or newer, or it is deleted."""
-        if stream.deleted is StreamNotFoundError:
+        if not stream.is_there:
             return
         version = await self._checks.version(stream.id, stream.durable_version)
-        while stream.deleted is not StreamNotFoundError and not 0 < version <= stream.durable_version:
+        while stream.is_there and not 0 < version <= stream.durable_version:
             if stream.pending:
                 await self._settled()
             elif not version:
@@ -126,13 +128,17 @@ class Freshness:
 
     async def document(self, key: str) -> Document | None:
         """A document as it was at some moment since the call."""
+        timeline = self._catalogue.timeline
         loaded = self._catalogue.loaded_document(key)
         if loaded is not None:
             loaded.used = True
             document = loaded.durable
-            if await self._checks.version(DocumentKey(key), version_of(document)) == version_of(document):
+            version = await self._checks.version(DocumentKey(key), version_of(document))
+            if version == version_of(document) and timeline == self._catalogue.timeline:
                 return document
         document = await self._store.document(key)
+        if timeline != self._catalogue.timeline:
+            raise replaced()
         loaded = self._catalogue.loaded_document(key)
         if loaded is None:
             self._catalogue.add_document(key, document)
@@ -144,7 +150,7 @@ class Freshness:
 
     def take(self, stream: LoadedStream, state: StreamState | None) -> None:
         """Take over the state of a stream that was read from the store, unless a newer one is known."""
-        if stream.pending or stream.deleted is StreamNotFoundError:
+        if stream.pending or not stream.is_there:
             return
         if state is None:
             self.drop(stream)

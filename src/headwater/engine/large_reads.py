@@ -28,6 +28,10 @@ class LargeReads:
             return None
         return held
 
+    def forget(self) -> None:
+        """Find none of those any more that are held now: other bytes may be at their positions."""
+        self._held.clear()
+
     def hold(self, stream_id: int, start: int, next_position: int, data: bytes) -> HeldBytes:
         """Count bytes until the returned object is no longer referenced. Use its data instead of the given data."""
         held = self._held.get((stream_id, start))

@@ -12,7 +12,7 @@ from headwater.engine.large_reads import LargeReads
 from headwater.engine.messages import VisibleStream
 from headwater.engine.tails import Subscriber, Tail
 from headwater.engine.writer import Writer
-from headwater.errors import StoppingError, StreamNotFoundError
+from headwater.errors import HeadwaterError, StoppingError, StreamNotFoundError
 
 
 class LiveReaders:
@@ -39,6 +39,15 @@ class LiveReaders:
     def watched(self) -> list[LoadedStream]:
         """The streams with live readers."""
         return list(self._watched.values())
+
+    def end_all(self, error: HeadwaterError) -> None:
+        """End all live readers, and those that are opened later may begin: what they have read may not be there."""
+        watched, self._watched = self._watched, {}
+        for stream in watched.values():
+            tail, stream.live = stream.live, None
+            if tail is not None:
+                self.kinds.subtract(one.kind for one in tail.subscribers)
+                tail.fail(error)
 
     def drain(self) -> None:
         """End all waiting reads; later ones return at once."""
@@ -85,7 +94,8 @@ class LiveReaders:
         if stream.live is not None and stream.live.empty:
             self._writer.renew(stream, self._now_ms())
             stream.live = None
-            self._watched.pop(stream.id, None)
+            if self._watched.get(stream.id) is stream:
+                del self._watched[stream.id]
 
     def _tail_of(self, stream: LoadedStream) -> Tail:
         if stream.live is None:

@@ -25,7 +25,7 @@ from headwater.engine.messages import (
     VisibleStream,
 )
 from headwater.engine.writer import Writer
-from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError
+from headwater.errors import HeadwaterError, InvalidOffsetError, StreamNotFoundError, UnavailableError
 from headwater.limits import Limits
 from headwater.log.commands import Command, Expire, Reply
 from headwater.log.deciding import check_not_expired, is_expired
@@ -216,6 +216,7 @@ class DurableReader:
             except (LookupError, UnalignedReadError) as error:
                 await self._recheck(stream)
                 raise _refusal(stream, error, start) from None
+            _check_not_replaced(stream)
         if len(whole.data) >= bounds.LARGE_READ_BYTES:
             await self._pace(len(whole.data))
         return whole
@@ -261,10 +262,12 @@ class DurableReader:
         """Await a read of the store at a position. Errors are mapped, because the stream may have been deleted, or
         trimmed, in the meantime."""
         try:
-            return await result
+            found = await result
         except (LookupError, UnalignedReadError) as error:
             await self._recheck(stream)
             raise _refusal(stream, error, start) from None
+        _check_not_replaced(stream)
+        return found
 
     async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
         """The end and time of the record that begins at a position. If there is none any more, it was trimmed."""
@@ -333,6 +336,12 @@ def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError, star
     if start < state.first and not state.names.has(start):
         return state.names.trimmed(state.first, start)
     return StreamNotFoundError("the stream was deleted")
+
+
+def _check_not_replaced(stream: LoadedStream) -> None:
+    """What was read may be of another database than the stream."""
+    if stream.deleted is UnavailableError:
+        stream.check_not_deleted()
 
 
 def check_range(names: Names, start: int, until: int) -> None:

@@ -20,7 +20,7 @@ from headwater.store.contract import DocumentKey, Key, version_of
 class Restoration:
     """States that are being restored, and the commands that wait for them."""
 
-    __slots__ = ("changed", "error", "is_locking", "keys", "waiting")
+    __slots__ = ("changed", "error", "is_locking", "is_void", "keys", "waiting")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Restoration:
         self.changed = dict.fromkeys(one for entry in entries for one in entry.changed)
         self.keys = dict.fromkeys([*(key for entry in entries for key in entry.expects or ()), *keys])
         self.waiting = list(again)  # in the order in which they are decided
+        self.is_void = False  # the states are of a database that is not there any more
         self.error: HeadwaterError | None = None  # why the states cannot be restored at present
 
     def add(self, command: Command, answered: Answered) -> None:

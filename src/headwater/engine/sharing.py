@@ -23,7 +23,7 @@ from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream
 from headwater.engine.committer import Answered, Committer, PendingRecord
 from headwater.engine.freshness import Freshness
 from headwater.engine.readings import Readings, Restoration
-from headwater.errors import StoppingError, UnavailableError
+from headwater.errors import HeadwaterError, StoppingError, UnavailableError
 from headwater.log.commands import Command
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import DocumentKey, Key, SharedStore
@@ -55,6 +55,7 @@ class Sharing:
         self._failed = failed
         self._committer = committer
         self._held: dict[LoadedStream | LoadedDocument, Restoration] = {}
+        self._restoring: dict[Restoration, None] = {}
         self._settling: list[asyncio.Future[None]] = []
         self._tasks = Tasks()
         self._stopping = False
@@ -103,7 +104,20 @@ class Sharing:
         if is_locking:
             self._committer.pause()
         self._held |= dict.fromkeys(restoration.changed, restoration)
+        self._restoring[restoration] = None
         self._tasks.start(self._restore(restoration, list(renewed)))
+
+    def give_up(self, error: HeadwaterError) -> None:
+        """Restore nothing any more that is being restored, and refuse what waits for it."""
+        restorations, self._restoring = self._restoring, {}
+        self._held.clear()
+        for restoration in restorations:
+            restoration.is_void = True
+            restoration.refuse(error)
+            if restoration.is_locking:
+                restoration.is_locking = False
+                self._committer.commit_alone(_nothing)
+        self.settle()
 
     async def stop(self) -> None:
         """Commands that wait for a database that is not available are refused, and no more is restored."""
@@ -114,9 +128,11 @@ class Sharing:
     async def _restore(self, restoration: Restoration, renewed: list[LoadedStream | LoadedDocument]) -> None:
         try:
             while (states := await self._present(restoration)) is None:
-                if self._stopping:
+                if self._stopping or restoration.is_void:
                     return
                 await asyncio.sleep(bounds.UNAVAILABLE_RETRY_S)
+            if restoration.is_void:
+                return
             self._apply(restoration, states)
         except Exception as error:  # noqa: BLE001 - the durable states are unknown
             if restoration.is_locking:
@@ -124,6 +140,8 @@ class Sharing:
             restoration.refuse(UnavailableError(str(error), retry_after_s=bounds.RETRY_AFTER_S))
             self._failed(error)
             return
+        finally:
+            self._restoring.pop(restoration, None)
         self.settle()
 
         def decide() -> None:

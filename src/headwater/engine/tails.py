@@ -12,8 +12,8 @@ import msgspec
 
 from headwater import limits
 from headwater.engine.large_reads import LargeReads
-from headwater.engine.messages import Ended, Slice
-from headwater.errors import OverloadedError
+from headwater.engine.messages import Ended, Reason, Slice
+from headwater.errors import HeadwaterError, OverloadedError
 
 
 class Subscriber(Protocol):
@@ -25,7 +25,7 @@ class Subscriber(Protocol):
 
     def deliver(self, update: Slice) -> None: ...
 
-    def ended(self, reason: Ended) -> None: ...
+    def ended(self, reason: Reason) -> None: ...
 
 
 class Tail:
@@ -77,6 +77,13 @@ class Tail:
         self._wake()
         self._go_on()
         self._deliveries.add([partial(subscriber.ended, reason) for subscriber in self.subscribers])
+
+    def fail(self, error: HeadwaterError) -> None:
+        """End all readers before anything else is read."""
+        self._wake()
+        self._next = None
+        for subscriber in tuple(self.subscribers):
+            subscriber.ended(error)
 
     def _go_on(self) -> None:
         update, self._next = self._next, None

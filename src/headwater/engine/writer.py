@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from headwater import limits as bounds
-from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream, loaded_stream
+from headwater.engine.catalogue import Catalogue, LoadedDocument, LoadedStream, loaded_stream, replaced
 from headwater.engine.committer import Answer, Answered, Committer, PendingRecord, passed_to_store
 from headwater.engine.loading import Loader
 from headwater.engine.messages import Ended, News, PathWatch, Slice
@@ -110,6 +110,7 @@ class Writer:
         self._postponed: list[tuple[Command, Answered]] = []  # free space, and wait until a batch is rolled back
         self._next_id = 1
         self._tasks = Tasks()
+        self._superseded: list[PendingRecord] | None = None  # the batch during which another database took over
         store_of_many = shared(store)
         self._accept_decision = self._accept_shared if store.shared else self._accept_alone
         # None: this server is the only one.
@@ -226,11 +227,12 @@ class Writer:
     async def _decide_if_current(
         self, command: Command, answered: Answered, states: NewestStates, place: Place | None
     ) -> bool:
+        timeline = self._catalogue.timeline
         self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
         if self.sharing is not None and isinstance(command, Create):
             command = msgspec.structs.replace(command, stream_id=await self.sharing.reserve_id())
         async with self._preparer.prepared(command, states, place) as prepared:
-            if not self._preparer.is_current(prepared):
+            if timeline != self._catalogue.timeline or not self._preparer.is_current(prepared):
                 return False
             self.renew_if_watched(_source(self._catalogue, command), self._now_ms())
             stream = None
@@ -398,7 +400,7 @@ class Writer:
         """Accept a decision with all that it was decided on."""
         if not isinstance(states, Readings):
             raise TypeError("the states of a shared store are noted when they are read")
-        if isinstance(command, Create) and command.stream_id <= states.newest_id:
+        if isinstance(command, Create) and command.stream_id <= max(states.newest_id, states.timeline):
             self._tasks.start(self._prepare_and_decide(command, answered))  # its id is too old
             return
         states.note(decision.events)
@@ -523,7 +525,11 @@ class Writer:
             self._tell_watch(watched)
 
     def _publish_shared(self, commits: list[PendingRecord]) -> None:
-        self._publish(commits)
+        if commits is self._superseded:  # it is stored, and its states are not in memory any more
+            for commit in commits:
+                _answer(commit, commit.answer)
+        else:
+            self._publish(commits)
         if self.sharing is not None:
             self.sharing.settle()
 
@@ -574,9 +580,47 @@ class Writer:
         if stream.live is not None:
             stream.live.end(Ended.DELETED)
 
+    # After another database took the place of the former one
+
+    def forget_all(self) -> None:
+        """Take the timeline of the database that took over, and forget all states: what is in memory may be newer than
+        what is there. What waits is refused. The batch in progress is stored or not, which its end tells."""
+        log.warning("another database took the place of the former one, or it was restored: a timeline begins")
+        self._catalogue.timeline = self._store.timeline
+        waiting = self.committer.withdraw()
+        self._superseded = self.committer.in_progress
+        if self.sharing is not None:
+            self.sharing.give_up(replaced())
+        self._catalogue.forget_all()
+        self._refuse_all(waiting, replaced())
+
+    def _refuse_all(self, commits: list[PendingRecord], error: HeadwaterError) -> None:
+        for commit in commits:
+            if self.usage is not None:
+                self.usage.note(commit.record, _states(commit), -1)
+            _answer(commit, error)
+
+    def _end_superseded(self, committed: list[PendingRecord], error: BaseException) -> bool:
+        """End a batch of which nothing is in memory any more. False: it is none of these."""
+        if committed is not self._superseded or not isinstance(error, OutdatedError | UnavailableError | RefusedError):
+            return False
+        refused = passed_to_store(committed)
+        if isinstance(error, OutdatedError):
+            refused = [refused[index] for index in error.records]
+        is_refused = set(map(id, refused))
+        self._refuse_all(refused, replaced())
+        for commit in committed:
+            if id(commit) not in is_refused:
+                _answer(commit, commit.answer)
+        if self.sharing is not None:
+            self.sharing.settle()
+        return True
+
     # After a failed commit
 
     def _fail(self, committed: list[PendingRecord], error: BaseException) -> None:
+        if self._end_superseded(committed, error):
+            return
         if isinstance(error, OutdatedError):
             self._take_back(committed, error)
             return

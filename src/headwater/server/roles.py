@@ -63,10 +63,12 @@ class SharedRole(Role):
         self._answered_s = time.monotonic()
         self._task: asyncio.Task[None] | None = None
         self._is_working = False
+        self._timeline = store.timeline  # in which the role was asked for
 
     @property
     def is_held(self) -> bool:
-        return self._held is not None and time.monotonic() < self._until_s
+        is_current = self._timeline == self._store.timeline  # otherwise what the work has in memory may be lost
+        return self._held is not None and time.monotonic() < self._until_s and is_current
 
     @property
     def is_shared(self) -> bool:
@@ -128,8 +130,9 @@ class SharedRole(Role):
             log.info("the role %r could not be asked for: %s", BACKGROUND, error)
             return
         self._answered_s = time.monotonic()
-        if held is not None and self._held is not None and held.token != self._held.token:
-            self._until_s = 0.0  # another server had it meanwhile: what this one knows may be old
+        timeline, self._timeline = self._timeline, self._store.timeline
+        if held is not None and self._held is not None and (held.token, self._timeline) != (self._held.token, timeline):
+            self._until_s = 0.0  # another server, or another database, had it: what this one knows may be old
             self._held, self.token = None, 0
             return
         self._held, self.token = held, 0 if held is None else held.token

@@ -164,7 +164,8 @@ class Store(Protocol):
 
     @property
     def timeline(self) -> int:
-        """The id of the current timeline, which is never used as a stream id; 0 if the store was never restored."""
+        """The id of the current timeline, which is never used as a stream id; 0 if the store was never restored. That
+        of a shared store may change (`SharedStore.on_replaced`)."""
 
     @property
     def streams(self) -> int:
@@ -283,6 +284,12 @@ class SharedStore(Store, Protocol):
         version, and the next cursor; of deleted ones at least the newest. None is left out, whatever was in progress at
         that moment. The empty cursor: nothing, and the cursor of the present moment. If a part is returned, because
         there is much, the next cursor continues after it."""
+
+    def on_replaced(self, told: Callable[[], None]) -> None:
+        """Call `told`, on the event loop, when another database took the place of this one: a standby was promoted, or
+        a backup restored. `timeline` is another one then, and what was acknowledged may be missing, so what was read
+        before means nothing any more. It is called before anything of the other database is returned. A batch that was
+        passed to `commit` before is stored if `done` says so, and otherwise never will be."""
 
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         """Take a role for some time, or renew it if this server has it already. None if another server has it."""

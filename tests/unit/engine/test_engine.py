@@ -13,7 +13,7 @@ from headwater import limits as bounds
 from headwater.elapsed import elapsed_s
 from headwater.engine import Engine, committer
 from headwater.engine.clock import SteadyClock
-from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Slice
+from headwater.engine.messages import Ended, FindRecords, FindSplits, Read, ReadMore, ReadReply, Reason, Slice
 from headwater.errors import (
     ConflictError,
     HeadwaterError,
@@ -284,12 +284,12 @@ class Reader:
 
     def __init__(self) -> None:
         self.updates: list[Slice] = []
-        self.reason: Ended | None = None
+        self.reason: Reason | None = None
 
     def deliver(self, update: Slice) -> None:
         self.updates.append(update)
 
-    def ended(self, reason: Ended) -> None:
+    def ended(self, reason: Reason) -> None:
         self.reason = reason
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headwater.engine import Engine
-from headwater.engine.messages import Ended, Read, Slice
+from headwater.engine.messages import Read, Reason, Slice
 from headwater.engine.reporting import Sampler
 from headwater.log.commands import Append, Create
 from headwater.store.memory import MemoryStore
@@ -18,7 +18,7 @@ class Reader:
 
     def deliver(self, update: Slice) -> None: ...
 
-    def ended(self, reason: Ended) -> None: ...
+    def ended(self, reason: Reason) -> None: ...
 
 
 def run(work: Callable[[Engine], Awaitable[None]]) -> None:

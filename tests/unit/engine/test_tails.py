@@ -8,7 +8,7 @@ import msgspec
 
 from headwater import limits
 from headwater.engine.large_reads import LargeReads
-from headwater.engine.messages import Ended, Slice
+from headwater.engine.messages import Ended, Reason, Slice
 from headwater.engine.tails import Tail
 from headwater.log.content import ContentKind
 from headwater.log.offsets import Offset
@@ -21,12 +21,12 @@ class Reader:
     kind = "test"
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, int] | Ended] = []
+        self.told: list[tuple[int, int] | Reason] = []
 
     def deliver(self, update: Slice) -> None:
         self.told.append((update.start, update.next))
 
-    def ended(self, reason: Ended) -> None:
+    def ended(self, reason: Reason) -> None:
         self.told.append(reason)
 
 

@@ -32,6 +32,7 @@ class LeaseStore:
     """The store as one server sees it."""
 
     def __init__(self, leases: Leases) -> None:
+        self.timeline = 0
         self.leases = leases
         self.is_lost = False  # whether the database cannot be reached
 
@@ -140,6 +141,15 @@ def test_a_server_that_hung_has_no_role_when_it_goes_on() -> None:
         await second.store.hold(BACKGROUND, 0.5)  # the other one takes it at once
         await wait_until_async(lambda: second.works)
         assert not first.works
+
+    run(body)
+
+
+def test_the_work_begins_anew_when_another_database_took_the_place_of_the_former_one() -> None:
+    async def body(first: Worker, second: Worker) -> None:
+        first.store.timeline = 1
+        assert not first.role.is_held  # at once: what the work has in memory may be lost
+        await wait_until_async(lambda: first.begun + second.begun == 2)
 
     run(body)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 import psycopg
@@ -140,6 +140,13 @@ def can_repeat(error: psycopg.Error) -> bool:
     return error.sqlstate in _AGAIN
 
 
+def replaced() -> UnavailableError:
+    return UnavailableError(
+        "another database took the place of the former one; nothing of this was stored",
+        retry_after_s=limits.RETRY_AFTER_S,
+    )
+
+
 async def discard(connection: Connection) -> None:
     """Close a connection that may be lost."""
     with contextlib.suppress(psycopg.Error, OSError):
@@ -150,8 +157,15 @@ class Pool:
     """Connections for reads. A statement on a lost connection is repeated once on a new one, because a read changes
     nothing."""
 
-    def __init__(self, database: PostgresDatabase, size: int = limits.POSTGRES_READERS) -> None:
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        check: Callable[[Connection], Awaitable[None]],
+        size: int = limits.POSTGRES_READERS,
+    ) -> None:
+        """`check` is called with each new connection, before it is used."""
         self._database = database
+        self._check = check
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(size)
         self._closed = False
@@ -167,7 +181,7 @@ class Pool:
         try:
             if fresh:
                 await self._drop()
-            connection = self._free.pop() if self._free else await self._database.connect()
+            connection = self._free.pop() if self._free else await self._open()
             yield connection
             if not self._closed:
                 self._free.append(connection)
@@ -176,6 +190,21 @@ class Pool:
             self._places.release()
             if connection is not None:
                 await discard(connection)
+
+    async def _open(self) -> Connection:
+        connection = await self._database.connect()
+        try:
+            async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                await self._check(connection)
+        except BaseException as error:
+            await discard(connection)
+            if isinstance(error, psycopg.Error | OSError | TimeoutError):
+                raise UnavailableError(
+                    f"no connection to {self._database.description}: {text_of(error)}",
+                    retry_after_s=limits.RETRY_AFTER_S,
+                ) from None
+            raise
+        return connection
 
     async def _drop(self) -> None:
         """Close the connections that are free: if one is lost, all are."""

@@ -22,16 +22,8 @@ from headwater.store.copying import CopiedRun, CopyError, Portion, Source, check
 from headwater.store.postgres.arrays import bigints, byteas
 from headwater.store.postgres.batches import due_column, encode_name
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, text_of
-from headwater.store.postgres.opening import (
-    IDENTITY,
-    Identity,
-    check_format,
-    check_settings,
-    copied_from,
-    create_schema,
-    opening_failure,
-    row_of,
-)
+from headwater.store.postgres.identity import IDENTITY, Identity, check_settings, row_of
+from headwater.store.postgres.opening import check_format, copied_from, create_schema, opening_failure
 from headwater.store.postgres.presence import keep_servers_away
 from headwater.store.postgres.rows import COLUMNS, cut, encode_state
 from headwater.store.postgres.store import PostgresParts, PostgresStore
@@ -227,28 +219,25 @@ async def _mark(database: PostgresDatabase, connection: Connection, source: Sour
         await connection.execute("UPDATE headwater.meta SET copying = %s", (msgspec.json.encode(source),))
 
 
-class _Timeline(msgspec.Struct, frozen=True):
-    timeline: int
-
-
 async def _store_of(database: PostgresDatabase, connection: Connection) -> PostgresStore:
     """A store for reads. It is not started, and no server of the database."""
     (timeline,) = await row_of(connection, "SELECT timeline FROM headwater.meta")
     (streams,) = await row_of(connection, "SELECT count(*) FROM headwater.streams")
     (next_id,) = await row_of(connection, _NEXT_ID)
 
-    async def renewed(_: Connection) -> bool:
-        return False
+    async def unchecked(_: Connection) -> None:
+        """Nobody else uses the database."""
 
+    identity = Identity(timeline)
     parts = PostgresParts(
         database=database,
         server=_NO_SERVER,
-        pool=Pool(database),
-        writer=PostgresWriter(database, _NO_SERVER, 0, renewed),
+        pool=Pool(database, unchecked),
+        writer=PostgresWriter(database, _NO_SERVER, identity),
         announcer=Announcer(database, _NO_SERVER),
         listener=Listener(database, _NO_SERVER),
         upkeep=lambda moment, connection: PostgresUpkeep(database, _NO_SERVER, moment, connection),
-        identity=_Timeline(timeline),
+        identity=identity,
         connection=None,
     )
     return PostgresStore(parts, streams, next_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import psycopg
@@ -30,7 +30,17 @@ from headwater.store.contract import (
 )
 from headwater.store.pieces import Piece, RecordEnd
 from headwater.store.postgres.batches import EncodedBatch, encode_batch
-from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, log, refusal, text_of
+from headwater.store.postgres.connections import (
+    Connection,
+    Pool,
+    PostgresDatabase,
+    discard,
+    log,
+    refusal,
+    replaced,
+    text_of,
+)
+from headwater.store.postgres.identity import Identity
 from headwater.store.postgres.reading import PostgresReader
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener, moved_since
@@ -50,13 +60,6 @@ _RELEASE = """
 """
 
 
-class CurrentTimeline(Protocol):
-    """The timeline of the store, which another server or a promotion may begin."""
-
-    @property
-    def timeline(self) -> int: ...
-
-
 class PostgresParts(msgspec.Struct, frozen=True):
     """What a store consists of."""
 
@@ -67,7 +70,7 @@ class PostgresParts(msgspec.Struct, frozen=True):
     announcer: Announcer
     listener: Listener
     upkeep: Callable[[Callable[[], Moment], Connection | None], PostgresUpkeep]
-    identity: CurrentTimeline
+    identity: Identity
     connection: Connection | None  # keeps copies away until the background work has it
 
 
@@ -116,11 +119,17 @@ class PostgresStore:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
+    def on_replaced(self, told: Callable[[], None]) -> None:
+        self._parts.identity.on_replaced(told)
+
     # Writes
 
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         # Encoded at once, because the engine changes the states after this returns.
-        work = self._write(encode_batch(batch)) if any(one.record for one in batch) else self._compare(batch)
+        if any(one.record for one in batch):
+            work = self._write(encode_batch(batch), self.timeline)
+        else:
+            work = self._compare(batch, self.timeline)
         self._writing = self._tasks.start(self._reporting(work, done))
 
     async def _reporting(self, work: Coroutine[Any, Any, None], done: Done) -> None:
@@ -135,9 +144,9 @@ class PostgresStore:
         else:
             done(None)
 
-    async def _write(self, encoded: EncodedBatch) -> None:
+    async def _write(self, encoded: EncodedBatch, timeline: int) -> None:
         began_s = time.perf_counter()
-        outcome = await self._parts.writer.write(encoded)
+        outcome = await self._parts.writer.write(encoded, timeline)
         self._seconds.add(time.perf_counter() - began_s)
         self.streams += encoded.created - encoded.deleted
         self._parts.announcer.tell(encoded.moved)
@@ -146,10 +155,12 @@ class PostgresStore:
         if outcome.outdated:
             raise OutdatedError(encoded.outdated(outcome.outdated))
 
-    async def _compare(self, batch: Sequence[Commit]) -> None:
+    async def _compare(self, batch: Sequence[Commit], timeline: int) -> None:
         """Records without events are only compared."""
         known: dict[Key, int] = {key: -1 for commit in batch for key in commit.expects or ()}
         present = await self._reader.versions(known) if known else {}
+        if self.timeline != timeline:
+            raise replaced()
         outdated = [
             index
             for index, commit in enumerate(batch)
@@ -189,16 +200,22 @@ class PostgresStore:
                     future.set_exception(error)
             return
         for future, (stream_id,) in zip(futures, rows, strict=True):
+            self._parts.identity.note(stream_id)
             if not future.done():
                 future.set_result(stream_id)
 
     # Reads
 
     async def load(self, path: str) -> StreamState | None:
-        return await self._reader.load(path)
+        return self._noted(await self._reader.load(path))
 
     async def load_id(self, stream_id: int) -> StreamState | None:
-        return await self._reader.load(stream_id)
+        return self._noted(await self._reader.load(stream_id))
+
+    def _noted(self, state: StreamState | None) -> StreamState | None:
+        if state is not None:
+            self._parts.identity.note(state.id)
+        return state
 
     async def changed(self, known: Expects) -> dict[Key, int]:
         return await self._reader.changed(known)
@@ -233,7 +250,7 @@ class PostgresStore:
         await self._parts.listener.watch(moved)
 
     async def moved_since(self, cursor: str) -> tuple[list[Moved], str]:
-        return await moved_since(self._parts.pool, self._parts.server, cursor)
+        return await moved_since(self._parts.pool, self._parts.server, self.timeline, cursor)
 
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         asked_s = time.monotonic()

@@ -44,6 +44,8 @@ _ALL_CHANGED = """
     WHERE NOT pg_visible_in_snapshot(s.changed, %s::pg_snapshot)
 """
 
+_ALL = "SELECT s.id, s.path, s.version FROM headwater.streams s"
+
 
 class Announcement(msgspec.Struct, array_like=True, frozen=True):
     """What is in one notification."""
@@ -171,11 +173,18 @@ class Listener:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def moved_since(pool: Pool, server: int, cursor: str) -> tuple[list[Moved], str]:
-    """What other servers have changed since a cursor, which is a snapshot of PostgreSQL."""
-    if not cursor:
+async def moved_since(pool: Pool, server: int, timeline: int, cursor: str) -> tuple[list[Moved], str]:
+    """What other servers have changed since a cursor: a timeline and a snapshot of PostgreSQL in it."""
+    former, _, snapshot = cursor.partition("/")
+    if not cursor or former != str(timeline):  # transactions of another database have other numbers
         rows = await pool.fetch("SELECT pg_current_snapshot()::text")
-        return [], str(rows[0][0])
+        every = await pool.fetch(_ALL) if cursor else []
+        return [Moved(row[0], decode_name(row[1]), row[2]) for row in every], f"{timeline}/{rows[0][0]}"
+    moved, now = await _moved_since(pool, server, snapshot)
+    return moved, f"{timeline}/{now}"
+
+
+async def _moved_since(pool: Pool, server: int, cursor: str) -> tuple[list[Moved], str]:
     rows = await pool.fetch(_MOVED, {"cursor": cursor, "server": server})
     moved = {row[0]: Moved(row[0], decode_name(row[1]), row[2]) for row in rows}
     now = moved.pop(-1)

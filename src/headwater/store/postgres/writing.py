@@ -9,16 +9,17 @@ is known, nothing else is written and no outcome is reported.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
 
 from headwater import limits
 from headwater.backoff import Streak
-from headwater.errors import DamagedDataError, UnavailableError
+from headwater.errors import DamagedDataError, OptionError, UnavailableError
 from headwater.store.contract import DocumentKey, Key
 from headwater.store.postgres.arrays import bigints, byteas, ints
 from headwater.store.postgres.batches import EncodedBatch, encode_name, slot_of
@@ -31,8 +32,11 @@ from headwater.store.postgres.connections import (
     is_lost,
     log,
     refusal,
+    replaced,
     text_of,
 )
+from headwater.store.postgres.identity import Identity, check_settings
+from headwater.store.postgres.presence import keep_copies_away
 
 _NAME_LOCKS = 1215459412  # the class of our advisory locks, as in `store_batch`
 # Indexes are used however small the tables are now: plans are kept, and tables grow.
@@ -72,22 +76,17 @@ class _Held(NamedTuple):
 class PostgresWriter:
     """Writes one batch at a time."""
 
-    def __init__(
-        self, database: PostgresDatabase, server: int, epoch: int, connected: Callable[[Connection], Awaitable[bool]]
-    ) -> None:
-        """`connected` is called with each new connection, before it is used, and tells whether another database, or
-        another timeline of it, took the place of the former one."""
+    def __init__(self, database: PostgresDatabase, server: int, identity: Identity) -> None:
         self._database = database
         self._server = server
-        self._epoch = epoch
+        self._epoch = 0
         self._batch = 0  # the last one that is known to be stored
-        self._connected = connected
+        self._identity = identity
         self._connection: Connection | None = None
         self._pids: set[int] = set()  # of connections that may have an unfinished transaction
         self._held: _Held | None = None
         self._locking = asyncio.Lock()
         self._warnings = 0
-        self._replaced = False  # by another database, in which a timeline began
         self._closed = False
         self.reconnects = 0
 
@@ -95,18 +94,16 @@ class PostgresWriter:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    async def write(self, batch: EncodedBatch) -> Outcome:
-        """Write a batch. RefusedError and UnavailableError: it is not stored, nor will be."""
+    async def write(self, batch: EncodedBatch, timeline: int) -> Outcome:
+        """Write a batch that was decided in a timeline. RefusedError and UnavailableError: it is not stored, nor will
+        be."""
         number = self._batch + 1
         give_up_s = time.monotonic() + limits.POSTGRES_RETRY_S
         while True:
             if self._connection is None:  # nothing of this batch was sent
                 self._connection = await self._open()
-            if self._replaced:
-                self._replaced = False
-                raise UnavailableError(
-                    "another database took the place of the former one", retry_after_s=limits.RETRY_AFTER_S
-                )
+            if self._identity.timeline != timeline:
+                raise replaced()
             sent = self._held if self._uses_held(batch) else None
             try:
                 outdated = await self._send(sent, number, batch)
@@ -181,7 +178,7 @@ class PostgresWriter:
                 continue
             try:
                 outcome = await self._take_over(connection, number)
-            except (psycopg.Error, OSError, TimeoutError):
+            except (psycopg.Error, OSError, TimeoutError, UnavailableError):
                 await discard(connection)
                 await asyncio.sleep(streak.fail(random.random()))
                 continue
@@ -195,9 +192,15 @@ class PostgresWriter:
         """Refuse everything that former connections have sent, and read which batch was the last one."""
         async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
             await connection.execute(_END_FORMER, (self._database.name, list(self._pids)))
+            await check_settings(connection)
+            await self._identity.check(connection)
             cursor = await connection.execute(_TAKE_OVER, (self._server,), binary=True)
             row = await cursor.fetchone()
-            self._replaced = await self._connected(connection) or self._replaced
+            if row is None or not self._batch <= row[1] <= number:
+                # For PostgreSQL it is the same one if its files were set back. A copy has removed the rows of servers.
+                with contextlib.suppress(OptionError):
+                    await keep_copies_away(connection)
+                    await self._identity.begin(connection)
         self._epoch, last, outdated = self._check_nothing_is_lost(row, number)
         self._pids = {connection.info.backend_pid}
         connection.add_notice_handler(self._warned)
@@ -259,6 +262,7 @@ class PostgresWriter:
             connection = await self._database.connect(**_PLANS)
             try:
                 async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                    await self._identity.check(connection)
                     every |= await _lock(connection, every, sorted(slots))
             except (psycopg.Error, OSError, TimeoutError) as error:
                 await discard(connection)
