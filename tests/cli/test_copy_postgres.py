@@ -213,6 +213,7 @@ def test_refusals(source: tuple[Path, dict[str, object]], tmp_path: Path, monkey
     assert (code, "was changed after the unfinished copy" in said) == (1, True), said
 
 
+@pytest.mark.slow
 def test_a_copy_from_one_database_to_another(source: tuple[Path, dict[str, object]]) -> None:
     directory, answers = source
     url, other = postgres().clean_database(), postgres().new_database()

@@ -438,6 +438,9 @@ class SimSharedStore:
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         raise NotImplementedError("the simulation has no roles")
 
+    def give_up(self) -> None:
+        """Engines of the simulation are killed, not stopped."""
+
     async def release(self, role: HeldRole) -> None:
         raise NotImplementedError("the simulation has no roles")
 

@@ -12,6 +12,7 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from headwater import limits as bounds
 from headwater.engine.catalogue import Catalogue, LoadedStream, replaced
 from headwater.engine.clock import Clock, SteadyClock
 from headwater.engine.committer import Answer, Answered
@@ -139,6 +140,7 @@ class Engine:
             store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due, may_sweep
         )
         self._watcher = self._watched(shared(store))
+        self._giving_up: asyncio.TimerHandle | None = None
 
     def _watched(self, store: SharedStore | None) -> Watcher | None:
         """What tells of the changes of other servers; None if there are none."""
@@ -186,11 +188,20 @@ class Engine:
     async def stop(self) -> None:
         """Commit all accepted writes and close the store."""
         self.drain()
+        self.give_up_soon()
         await self._housekeeping.stop()
         if self._watcher is not None:
             await self._watcher.stop()
         await self._writer.finish()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         await self._store.close()
+
+    def give_up_soon(self) -> None:
+        """Wait only for some time for the outcome of a batch, because the server stops."""
+        among = shared(self._store)
+        if among is not None and self._giving_up is None:
+            self._giving_up = asyncio.get_running_loop().call_later(bounds.POSTGRES_STOP_S, among.give_up)
 
     async def relieve(self) -> None:
         """Free memory: drop data that can be loaded again."""

@@ -116,6 +116,7 @@ POSTGRES_READER_WAIT_S = 10.0  # for a free connection for reads
 POSTGRES_RETRY_S = 5.0  # how long a batch that was not stored is tried again after its connection was lost
 POSTGRES_RECONNECT_S = 0.05  # after the first failure; doubles with each further one
 POSTGRES_RECONNECT_MAX_S = 2.0
+POSTGRES_STOP_S = 2.5  # how long a server that stops waits for the outcome of a batch
 POSTGRES_IN_USE_S = 5.0  # how long a copy waits for a database that is in use, maybe by a process that was killed
 POSTGRES_LOCKED_S = 2.0  # how long states stay locked without a commit
 POSTGRES_NAME_LOCKS = 256  # locks that all paths and documents share

@@ -278,6 +278,7 @@ async def serve_store(
             await stop.wait()
         finally:
             edge.drain()
+            service.engine.give_up_soon()
             await opened.quiet()
             service.engine.end_live_reads()
             await edge.stop(bounds.STOP_GRACE_S)

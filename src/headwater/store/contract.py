@@ -294,6 +294,10 @@ class SharedStore(Store, Protocol):
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         """Take a role for some time, or renew it if this server has it already. None if another server has it."""
 
+    def give_up(self) -> None:
+        """The server stops: report a batch in progress as failed, whose outcome is unknown then, and do not wait for a
+        store that does not answer."""
+
     async def release(self, role: HeldRole) -> None:
         """Give up a role, unless another server has it already."""
 

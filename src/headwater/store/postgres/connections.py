@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -153,6 +155,12 @@ async def discard(connection: Connection) -> None:
         await connection.close()
 
 
+def cut(connection: Connection) -> None:
+    """Make a connection lost for whoever waits for an answer on it."""
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as own:
+        own.shutdown(socket.SHUT_RDWR)
+
+
 class Pool:
     """Connections for reads. A statement on a lost connection is repeated once on a new one, because a read changes
     nothing."""
@@ -169,6 +177,8 @@ class Pool:
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(size)
         self._closed = False
+        self._used: set[Connection] = set()
+        self._given_up = False
 
     @contextlib.asynccontextmanager
     async def _connection(self, *, fresh: bool) -> AsyncIterator[Connection]:
@@ -181,8 +191,14 @@ class Pool:
         try:
             if fresh:
                 await self._drop()
+            if self._given_up:
+                raise UnavailableError("PostgreSQL does not answer, and the server stops")
             connection = self._free.pop() if self._free else await self._open()
-            yield connection
+            self._used.add(connection)
+            try:
+                yield connection
+            finally:
+                self._used.discard(connection)
             if not self._closed:
                 self._free.append(connection)
                 connection = None
@@ -239,6 +255,12 @@ class Pool:
                         f"PostgreSQL did not answer a read: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
                     ) from None
                 raise
+
+    def give_up(self) -> None:
+        """The server stops, and PostgreSQL does not answer: end all reads, and refuse further ones."""
+        self._given_up = True
+        for connection in self._used:
+            cut(connection)
 
     async def close(self) -> None:
         self._closed = True

@@ -44,7 +44,7 @@ from headwater.store.postgres.identity import Identity
 from headwater.store.postgres.reading import PostgresReader
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener, moved_since
-from headwater.store.postgres.writing import PostgresWriter, names_of
+from headwater.store.postgres.writing import UNKNOWN, PostgresWriter, names_of
 from headwater.tasks import Tasks
 
 _HOLD = """
@@ -94,7 +94,7 @@ class PostgresStore:
         self._failed: Callable[[BaseException], None] = lambda _: None
         self._reserving: list[asyncio.Future[int]] = []
         self._seconds = Histogram()
-        self._is_closing = False
+        self._in_progress: Done | None = None  # of a batch that was not reported yet
 
     @property
     def timeline(self) -> int:
@@ -130,6 +130,7 @@ class PostgresStore:
             work = self._write(encode_batch(batch), self.timeline)
         else:
             work = self._compare(batch, self.timeline)
+        self._in_progress = done
         self._writing = self._tasks.start(self._reporting(work, done))
 
     async def _reporting(self, work: Coroutine[Any, Any, None], done: Done) -> None:
@@ -140,9 +141,21 @@ class PostgresStore:
                 error = refusal(error)
             if isinstance(error, asyncio.CancelledError):
                 error = ConnectionError("the store was closed during a batch")
-            done(error)
+            self._report(done, error)
         else:
-            done(None)
+            self._report(done, None)
+
+    def _report(self, done: Done, error: BaseException | None) -> None:
+        if self._in_progress is done:  # it was not given up
+            self._in_progress = None
+            done(error)
+
+    def give_up(self) -> None:
+        self._parts.writer.stop_waiting()
+        if (done := self._in_progress) is not None:
+            self._parts.writer.cut()
+            self._parts.pool.give_up()
+            self._report(done, ConnectionError(UNKNOWN))
 
     async def _write(self, encoded: EncodedBatch, timeline: int) -> None:
         began_s = time.perf_counter()

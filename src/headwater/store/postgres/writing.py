@@ -28,6 +28,7 @@ from headwater.store.postgres.connections import (
     Connection,
     PostgresDatabase,
     can_repeat,
+    cut,
     discard,
     is_lost,
     log,
@@ -56,6 +57,8 @@ _END_FORMER = """
     SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE application_name = %s AND pid = ANY (%s) AND pid <> pg_backend_pid() AND usename = current_user
 """
+
+UNKNOWN = "the server stops, and it is unknown whether the last batch was stored"
 
 
 class Outcome(NamedTuple):
@@ -88,6 +91,8 @@ class PostgresWriter:
         self._locking = asyncio.Lock()
         self._warnings = 0
         self._closed = False
+        self._finding: asyncio.Task[Outcome | None] | None = None  # of what became of a batch
+        self._sent: _Held | None = None  # the locks with which the last batch was sent
         self.reconnects = 0
 
     @property
@@ -104,7 +109,7 @@ class PostgresWriter:
                 self._connection = await self._open()
             if self._identity.timeline != timeline:
                 raise replaced()
-            sent = self._held if self._uses_held(batch) else None
+            sent = self._sent = self._held if self._uses_held(batch) else None
             try:
                 outdated = await self._send(sent, number, batch)
             except (psycopg.Error, OSError, TimeoutError) as error:
@@ -165,10 +170,21 @@ class PostgresWriter:
         """Whether a batch was stored. This waits until the database can be reached, however long that takes."""
         log.warning("the connection to %s was lost during a batch: %s", self._database.description, text_of(error))
         await self._forget()
+        if self._closed:
+            raise ConnectionError(UNKNOWN)
+        self._finding = asyncio.create_task(self._learn(number))
+        try:
+            return await self._finding
+        except asyncio.CancelledError:
+            if self._closed:
+                raise ConnectionError(UNKNOWN) from None
+            raise
+        finally:
+            self._finding = None
+
+    async def _learn(self, number: int) -> Outcome | None:
         streak = Streak(RECONNECTING)
         while True:
-            if self._closed:
-                raise ConnectionError("the server stops, and it is unknown whether the last batch was stored")
             try:
                 connection = await self._database.connect(**_PLANS)
             except UnavailableError as failure:
@@ -297,6 +313,14 @@ class PostgresWriter:
     def stop_waiting(self) -> None:
         """Let a batch whose outcome cannot be found out end."""
         self._closed = True
+        if self._finding is not None:
+            self._finding.cancel()
+
+    def cut(self) -> None:
+        """End a batch that waits for an answer. It may be stored all the same."""
+        for connection in (self._connection, None if self._sent is None else self._sent.connection):
+            if connection is not None:
+                cut(connection)
 
 
 async def _lock(connection: Connection, keys: Collection[Key], slots: Sequence[int]) -> set[int]:
