@@ -83,7 +83,8 @@ def check_restored(directory: Path, at_s: float, acknowledged: dict[Producer, li
             numbers = [message["n"] for message in messages if message["from"] == producer.name]
         assert numbers == list(range(len(numbers))), producer.name
         least = sum(moment_s < at_s for moment_s in times)
-        assert least <= len(numbers) <= len(times), (producer.name, least, len(numbers))
+        missing = times[len(numbers) : least]  # acknowledged before
+        assert least <= len(numbers) <= len(times), (producer.name, least, len(numbers), missing, at_s)
         count += len(numbers)
     return count
 
