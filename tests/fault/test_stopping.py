@@ -50,7 +50,9 @@ def test_a_stop_does_not_wait_for_an_unknown_outcome(database: PostgresServer, h
         stream = f"http://{url.rstrip('/').partition('/')[0]}/v1/stream/a"
         assert httpx.put(stream, headers=TEXT, timeout=LIMIT_S).status_code == 201
         with ThreadPoolExecutor() as threads, contextlib.closing(psycopg.connect(where)) as locking:
-            locking.execute("SELECT FROM headwater.streams FOR UPDATE")  # so the batch with the append waits
+            # The batch with the append waits, and no other one does: servers have streams of their own.
+            locked = locking.execute("SELECT FROM headwater.streams WHERE path = 'a' FOR UPDATE")
+            assert locked.rowcount == 1
             append = threads.submit(httpx.post, stream, headers=TEXT, content="x", timeout=LIMIT_S)
             with psycopg.connect(where, autocommit=True) as asking:
                 wait_until(lambda: asking.execute(WAITING).fetchone() == (1,), "the append waits")
