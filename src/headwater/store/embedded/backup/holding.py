@@ -65,10 +65,20 @@ class HeldJournal:
             ):
                 self._let_go(held)
                 return
-            for number in set(self._numbers(self._journal)).difference(held):
+            for number in self._numbers(self._journal):
                 if number > self._released:
                     with contextlib.suppress(OSError):  # already removed, or the file system has no links
-                        os.link(self._journal / segment_name(number), self._held / segment_name(number))
+                        self._link(segment_name(number))
+
+    def _link(self, name: str) -> None:
+        """Link a segment. A link to another file of that name is replaced: a server that is killed while it begins a
+        segment leaves a file that the next server removes, and it then begins one of the same number."""
+        segment, link = self._journal / name, self._held / name
+        if link.exists():
+            if link.samefile(segment):
+                return
+            link.unlink()
+        os.link(segment, link)
 
     def _let_go(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -101,10 +111,11 @@ class HeldJournal:
             os.close(descriptor)
 
     def _descriptor(self, number: int) -> int:
+        """Open a segment: the file of the server if there is one, because a link may be to one that was never begun."""
         try:
-            return os.open(self._held / segment_name(number), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
             return os.open(self._journal / segment_name(number), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return os.open(self._held / segment_name(number), os.O_RDONLY | os.O_CLOEXEC)
 
     def release(self, number: int) -> None:
         with self._lock:

@@ -88,17 +88,21 @@ class JournalTail:
         number = self._next
         if number not in numbers and number == self.mark.segment:
             self._next = number = number + 1  # the mark's segment was removed, so all of it must have been copied
-        if number in numbers:
-            try:
-                header = read_header(segment_name(number), self._journal.read(number, 0, HEADER_BYTES), number)
-            except (FileNotFoundError, CorruptJournalError):
-                header = None
-            if header is not None:
-                self._open, self._data, self._data_at = _Open(number, HEADER_BYTES, header[0]), b"", 0
-                return True
+        salt = self._salt_of(number) if number in numbers else None
+        if salt is not None:
+            self._open, self._data, self._data_at = _Open(number, HEADER_BYTES, salt), b"", 0
+            return True
         if any(later > number for later in numbers) or self._folded().folded_sequence > self.mark.sequence:
             raise GapError(f"{segment_name(number)} was removed")
         return False
+
+    def _salt_of(self, number: int) -> int | None:
+        """The salt of a segment; None if it is not begun."""
+        try:
+            header = read_header(segment_name(number), self._journal.read(number, 0, HEADER_BYTES), number)
+        except (FileNotFoundError, CorruptJournalError):
+            return None
+        return None if header is None else header[0]
 
     def _read_segment(self, bytes_max: int) -> Copied | None:
         """Read batches of the open segment, and close it at its seal. None if there is nothing new."""
@@ -154,8 +158,19 @@ class JournalTail:
 
     def _check_end(self, at: _Open) -> None:
         """Close a segment that ends without a seal and is not the newest: it was removed or recycled. The sequences of
-        the next batch and of the fold show whether all of it was copied."""
-        if self._journal.numbers()[-1:] == [at.number] and self._folded().folded_segment < at.number:
+        the next batch and of the fold show whether all of it was copied.
+
+        A server that is killed while it begins a segment leaves a header without batches. The next server removes that
+        file and begins another segment of the same number, which is read from its beginning."""
+        if self._salt_of(at.number) not in (at.salt, None):
+            self._open, self._next = None, at.number
+            return
+        numbers, folded = self._journal.numbers(), self._folded()
+        if folded.folded_segment < at.number and not any(later > at.number for later in numbers):
+            if folded.folded_sequence > self.mark.sequence:
+                raise GapError(f"batch {self.mark.sequence + 1} was removed")
+            if at.number not in numbers:
+                self._open, self._next = None, at.number
             return
         if self._read_batch(at) is None:  # otherwise more was written in the meantime
             self._leave(at.number)

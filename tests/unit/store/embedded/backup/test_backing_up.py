@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater import limits
 from headwater.engine import Engine
 from headwater.engine import engine as engines
 from headwater.engine.clock import SteadyClock
@@ -23,7 +24,7 @@ from headwater.limits import Limits
 from headwater.log.commands import Append, Delete, ForkRequest
 from headwater.log.offsets import Offset
 from headwater.log.state import StreamState
-from headwater.store.embedded import index, opening, timelines
+from headwater.store.embedded import index, newest, opening, timelines
 from headwater.store.embedded.backup import backing_up, restoring, snapshot
 from headwater.store.embedded.backup.backing_up import Backup, open_backup
 from headwater.store.embedded.backup.failures import (
@@ -39,6 +40,8 @@ from headwater.store.embedded.backup.restoring import restore
 from headwater.store.embedded.backup.status import spans_of
 from headwater.store.embedded.backup.targets import DirectoryTarget
 from headwater.store.embedded.checking import check_directory
+from headwater.store.embedded.disk import RealDisk
+from headwater.store.embedded.journal import encode_header, segment_name
 from headwater.store.embedded.layout import UnfinishedRestoreError
 from headwater.store.embedded.salvage import salvage_directory
 from tests.contract.stores import InlineFolder
@@ -162,6 +165,41 @@ def test_restores_to_any_time_under_load(
         messages = len(found) // 107
         assert least <= messages <= count + 100
         assert found == b"".join(f"{number:06d};{body}".encode() for number in range(messages))
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "not held"])
+@pytest.mark.parametrize("has_header", [True, False], ids=["header", "no header"])
+def test_a_segment_that_a_killed_server_had_not_begun_is_read_again(
+    directory: Path,
+    target: DirectoryTarget,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_held: bool,
+    has_header: bool,
+) -> None:
+    """The next server begins another segment of the same number. Its batches are copied before a time is reached."""
+    live(directory, writing("one;"))
+    journal = directory / "journal"
+    last = newest.read(RealDisk(journal)).newest
+    unbegun = journal / segment_name(last.number + 1)
+    header = encode_header(last.number + 1, 1234, last.salt) if has_header else b""
+    unbegun.write_bytes(header.ljust(UNFOLDED.segment_bytes, b"\0"))
+    monkeypatch.setattr(limits, "BACKUP_HOLD_S", 3600)  # segments are held at the beginning only
+    if not is_held:
+        monkeypatch.setattr(limits, "BACKUP_HELD_SEGMENTS_MAX", -1)
+
+    async def body(engine: Engine) -> None:
+        await append(engine, "a", b"two;")
+        acknowledged_ms = now_ms()
+        await ticked()
+        copied = await asyncio.to_thread(backup.step, BASE_EVERY_S)
+        assert copied.reached_ms > acknowledged_ms
+        assert (copied.batches, copied.bases) == (1, 0)
+        assert restored(target, tmp_path / "copy", copied.reached_ms) == {"a": b"one;two;"}
+
+    with open_backup(directory, target) as backup:
+        backup.step(BASE_EVERY_S)
+        live(directory, body)
 
 
 def test_nothing_is_copied_twice(directory: Path, target: DirectoryTarget) -> None:

@@ -61,6 +61,21 @@ def test_a_linked_segment_is_not_overwritten(tmp_path: Path, folder: Path) -> No
         journal.read(1, 0, 1)
 
 
+def test_a_link_to_a_segment_that_was_never_begun_is_replaced(tmp_path: Path, folder: Path) -> None:
+    """A server that is killed while it begins a segment leaves a file, and the next server writes another one."""
+    (folder / segment_name(1)).write_bytes(b"never begun")
+    journal = held(tmp_path, folder)
+    assert journal.read(1, 0, 5) == b"never"
+    (folder / segment_name(1)).unlink()
+    writer = write(folder, 1)
+    header = (folder / segment_name(1)).read_bytes()[:HEADER_BYTES]
+    assert journal.read(1, 0, HEADER_BYTES) == header  # before the link is replaced
+    journal.hold()
+    writer.recycle(1)
+    assert [path.name for path in folder.iterdir()] == ["newest"]
+    assert journal.read(1, 0, HEADER_BYTES) == header
+
+
 def test_a_segment_without_links_becomes_the_spare(folder: Path) -> None:
     write(folder, 1).recycle(1)
     assert sorted(path.name for path in folder.iterdir()) == ["newest", "spare.journal"]

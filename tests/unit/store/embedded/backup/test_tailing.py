@@ -23,7 +23,7 @@ from headwater.store.embedded.backup.formats import (
 from headwater.store.embedded.backup.restoring import _cut
 from headwater.store.embedded.backup.tailing import JournalTail, Mark
 from headwater.store.embedded.index import Meta
-from headwater.store.embedded.journal import JournalBatch, encode_records, segment_name
+from headwater.store.embedded.journal import HEADER_BYTES, JournalBatch, encode_header, encode_records, segment_name
 from tests.fault.copies import SimJournal
 from tests.fault.sim_disk import SimDisk
 from tests.journals import at, new_journal
@@ -63,6 +63,42 @@ class Source:
 
     def tail(self, mark: Mark) -> JournalTail:
         return JournalTail(SimJournal(self.disk), mark, lambda: self.meta)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_segment_that_was_begun_anew_is_read_from_its_beginning(is_seen: bool) -> None:
+    source = Source()
+    source.write(10)
+    source.writer.roll()
+    tail = source.tail(Mark(0, 0))
+    assert tail.read(1000) is not None
+    name = segment_name(source.writer.number)
+    file = source.disk.open(name)
+    file.write(0, encode_header(source.writer.number, 99, source.writer._record.newest.salt))
+    assert tail.read(1000) is None  # a segment without batches
+    file.close()
+    source.disk.remove(name)
+    if is_seen:
+        assert tail.read(1000) is None
+    source.write(20)
+    copied = tail.read(1000)
+    assert copied is not None
+    assert [batch.sequence for batch in copied.batches] == [2]
+    assert tail.read(1000) is None
+
+
+def test_a_gap_before_a_segment_without_batches() -> None:
+    """Nothing after the gap shows it but the fold."""
+    source = Source()
+    source.write(10)
+    tail = source.tail(Mark(0, 0))
+    assert tail.read(1000) is not None
+    source.write(10)
+    source.writer.roll()
+    source.fold()
+    source.writer._begin(HEADER_BYTES)
+    with pytest.raises(GapError, match="batch 2 was removed"):
+        tail.read(1000)
 
 
 STEPS = st.lists(
