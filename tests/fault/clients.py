@@ -93,7 +93,7 @@ class Clients:
                 continue
             path = self._random.choice(self._world.paths)
             known = self._world.streams.get(path)
-            if known is not None and known.has_expired(self._engine.now_ms()):
+            if known is not None and self._world.has_expired(known, self._engine.now_ms()):
                 known = None  # the path may be created again, or read and not found
             if known is None:
                 await self._create(path)
@@ -145,14 +145,12 @@ class Clients:
     @contextlib.contextmanager
     def using(self, known: KnownStream) -> Iterator[None]:
         """The stream is used, and its time-to-live renewed, at some time until the context ends."""
-        known.asking += 1
+        self._world.requests[known.path] += 1
         try:
             yield
         finally:
             if not self._disk.crashed:
-                known.asking -= 1
-                if known.life is not None and self._world.streams.get(known.path) is known:
-                    known.life.used_ms = max(known.life.used_ms, self._world.latest_ms, self._engine.now_ms())
+                self._world.request_ended(known, self._engine.now_ms())
 
     def _recorded(self, asked_ms: int) -> None:
         """A request of this time is durable, and so are the renewals of all reads that ended before it."""
@@ -368,7 +366,11 @@ class Clients:
     async def look(self, known: KnownStream) -> None:
         """Read a stream from its beginning to its tail."""
         asked_ms, before, last_seqno = self._engine.now_ms(), (known.seen, known.closed), known.last_seqno
-        expired, refusals, full = known.has_expired(asked_ms), self._disk.refusals, self._engine._store.full
+        expired, refusals, full = (
+            self._world.has_expired(known, asked_ms),
+            self._disk.refusals,
+            self._engine._store.full,
+        )
         with self.using(known):
             found = await self.content(known.path)
             if found is None and not self._disk.crashed:

@@ -65,7 +65,6 @@ class KnownStream:
     closed: bool = False
     may_be_closed: bool = False
     may_be_deleted: bool = False
-    asking: int = 0  # requests in progress
     is_mirror: bool = False
     last_seqno: int = 0  # of a table: the largest acknowledged SeqNo
     last_seqnos: dict[int, int] = field(default_factory=dict)  # message number → SeqNo
@@ -76,10 +75,6 @@ class KnownStream:
 
     def must_exist(self, now_ms: int) -> bool:
         return self.life is not None and not self.may_be_deleted and not self.life.may_have_ended(now_ms)
-
-    def has_expired(self, now_ms: int) -> bool:
-        """Whether it certainly has expired, and no request in progress may renew it."""
-        return self.life is not None and not self.asking and self.life.has_ended(now_ms)
 
     def check_seen(self, whole: bytes, closed: bool, before: tuple[bytes, bool]) -> None:
         """Check the content of a read that began after others had seen `before`."""

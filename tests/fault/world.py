@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from headwater.protocol.tables.paths import log_path
@@ -41,6 +42,7 @@ class World:
         self.streams: dict[str, KnownStream] = {}
         self.expired: dict[str, KnownStream] = {}  # not found since; may exist again if the clock is set back
         self.uncertain: set[str] = set()  # paths with a create or delete in progress at a crash
+        self.requests: Counter[str] = Counter()  # in progress, by path
         self.documents = {key: KnownDocument(key) for key in KEYS}
         self.joint: list[JointWrite] = []
         self.writers: dict[str, Writer] = {}
@@ -60,9 +62,20 @@ class World:
         """End a life. Requests in progress may have been executed at any time until now."""
         self.latest_ms = max(self.latest_ms, now_ms)
         for known in self.streams.values():
-            if known.asking and known.life is not None:
+            if self.requests[known.path] and known.life is not None:
                 known.life.used_ms = max(known.life.used_ms, now_ms)
-            known.asking = 0
+        self.requests.clear()
+
+    def request_ended(self, known: KnownStream, now_ms: int) -> None:
+        """A request may have renewed the stream it was sent to, or one that took its place while it waited."""
+        self.requests[known.path] -= 1
+        current = self.streams.get(known.path)
+        if current is not None and current.life is not None:
+            current.life.used_ms = max(current.life.used_ms, self.latest_ms, now_ms)
+
+    def has_expired(self, known: KnownStream, now_ms: int) -> bool:
+        """Whether a stream certainly has expired, and no request in progress may renew it."""
+        return known.life is not None and not self.requests[known.path] and known.life.has_ended(now_ms)
 
     def lose(self, known: KnownStream, now_ms: int) -> None:
         """A stream was not found."""
