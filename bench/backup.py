@@ -103,16 +103,16 @@ class Figures(dict[str, Any]):
 
 def measure(work: Path, mebibytes: int, seconds: float, rounds: int) -> dict[str, Any]:
     directory, target = work / "data", work / "target"
-    found = Figures({"machine": describe_machine(), "mebibytes": mebibytes})
+    figures = Figures({"machine": describe_machine(), "mebibytes": mebibytes})
     with headwater("--data-dir", str(directory)) as server:
         create_streams(server, ["big", *(f"load/{number}" for number in range(CONNECTIONS))])
         fill(server, "big", mebibytes)
         settle(directory)
-        found["full_mib_per_s"] = mebibytes / backed_up(directory, target)
-        found["unchanged_s"] = backed_up(directory, target)
+        figures["full_mib_per_s"] = mebibytes / backed_up(directory, target)
+        figures["unchanged_s"] = backed_up(directory, target)
         fill(server, "big", max(1, mebibytes // 100))
         settle(directory)
-        found["one_percent_s"] = backed_up(directory, target)
+        figures["one_percent_s"] = backed_up(directory, target)
         alone, beside, behind = [], [], []
         for _ in range(rounds):
             alone.append(uvloop.run(load(server, seconds, None))[0])
@@ -121,7 +121,7 @@ def measure(work: Path, mebibytes: int, seconds: float, rounds: int) -> dict[str
                 rate, seen = uvloop.run(load(server, seconds, target))
             beside.append(rate)
             behind += seen
-        found |= {
+        figures |= {
             "appends_per_s": statistics.median(alone),
             "appends_per_s_beside": statistics.median(beside),
             "ratio": statistics.median(beside) / statistics.median(alone),
@@ -129,8 +129,8 @@ def measure(work: Path, mebibytes: int, seconds: float, rounds: int) -> dict[str
             "behind_max_s": max(behind),
         }
         backed_up(directory, target)
-    found["restore_mib_per_s"] = mebibytes / restored(target, work / "copy")
-    return found
+    figures["restore_mib_per_s"] = mebibytes / restored(target, work / "copy")
+    return figures
 
 
 def main() -> None:
@@ -141,10 +141,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        found = measure(Path(work), options.mebibytes, options.seconds, options.rounds)
-    print(json.dumps(found, indent=2))
+        figures = measure(Path(work), options.mebibytes, options.seconds, options.rounds)
+    print(json.dumps(figures, indent=2))
     if options.out is not None:
-        save("backup", found, options.out)
+        save("backup", figures, options.out)
 
 
 if __name__ == "__main__":

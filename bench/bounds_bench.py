@@ -62,9 +62,9 @@ def request(server: Server, method: str, path: str, body: bytes = b"", **headers
 
 
 def expect(server: Server, status: int, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-    found, content = request(server, method, path, body, **headers)
-    if found != status:
-        raise RuntimeError(f"{method} {path} got {found}, not {status}: {content[:500]!r}")
+    answer_status, content = request(server, method, path, body, **headers)
+    if answer_status != status:
+        raise RuntimeError(f"{method} {path} got {answer_status}, not {status}: {content[:500]!r}")
     return content
 
 

@@ -58,17 +58,17 @@ class Panel:
 
 def panels(rows: list[Row]) -> tuple[list[Panel], list[str]]:
     """The panels of a chart, and the rows without a comparison, as text."""
-    found: dict[tuple[str, str], list[list[Row]]] = {}
+    panel_groups: dict[tuple[str, str], list[list[Row]]] = {}
     alone = []
     for group in grouped(rows):
         row = group[0]
         if len(group) == 1 and (row.ratio is not None or goal_of(row.goal) is None):
             alone.append(_words(row))
         else:
-            found.setdefault((row.panel or row.bench.partition(", ")[0], row.unit), []).append(group)
+            panel_groups.setdefault((row.panel or row.bench.partition(", ")[0], row.unit), []).append(group)
     compared = comparisons(rows)
     peers = list(dict.fromkeys(pair.peer.server for pair in compared if not pair.peer.server.startswith("headwater")))
-    return [_panel(groups, compared, peers) for groups in found.values()], alone
+    return [_panel(groups, compared, peers) for groups in panel_groups.values()], alone
 
 
 def _words(row: Row) -> str:
@@ -141,16 +141,16 @@ def _capital(text: str) -> str:
 
 def draw(name: str, rows: list[Row], machine: dict[str, str], path: Path) -> None:
     """The chart of a bench."""
-    found, alone = panels(rows)
+    compared, alone = panels(rows)
     words = [f"Also measured: {'; '.join(alone)}."] if alone else []
-    if any(bar.ratio for panel in found for group in panel.groups.values() for bar in group):
+    if any(bar.ratio for panel in compared for group in panel.groups.values() for bar in group):
         words.append(
             "A ratio says how many times better a bar is than those of other colours in its group, in their order."
         )
     footer = [line for text in (*words, _on(machine)) for line in textwrap.wrap(text, FOOTER_COLUMNS)]
-    heights = [panel.height_in for panel in found]
+    heights = [panel.height_in for panel in compared]
     figure, top_in = _figure(TITLES.get(name, name), heights, footer)
-    for panel, height_in in zip(found, heights, strict=True):
+    for panel, height_in in zip(compared, heights, strict=True):
         top_in = _draw_panel(figure, panel, top_in, height_in)
     _save(figure, path)
 
@@ -235,7 +235,7 @@ def _after(text: Any) -> dict[str, Any]:
 
 def draw_soak(windows: list[dict[str, Any]], machine: dict[str, str], path: Path) -> None:
     """The resources that the server used over time, which must level off."""
-    minutes = [found["at_s"] / 60 for found in windows]
+    minutes = [window["at_s"] / 60 for window in windows]
     lines = (
         ("Appends: per second, higher is better", [("appends", "appends_per_s")]),
         ("Append latency: milliseconds, lower is better", [("p50", "p50_ms"), ("p99", "p99_ms")]),
@@ -248,11 +248,11 @@ def draw_soak(windows: list[dict[str, Any]], machine: dict[str, str], path: Path
     )
     figure, top_in = _figure(TITLES["soak"], [1.15] * len(lines), footer)
     for title, series in lines:
-        curves = [Curve(label, minutes, [found[key] for found in windows]) for label, key in series]
+        curves = [Curve(label, minutes, [window[key] for window in windows]) for label, key in series]
         axes = _draw_curves(figure, title, top_in, curves)
-        for found in windows:
-            if found["killed"]:
-                axes.axvline(found["at_s"] / 60, color=GREY, linewidth=0.8, linestyle=":")
+        for window in windows:
+            if window["killed"]:
+                axes.axvline(window["at_s"] / 60, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(range(int(minutes[-1]) + 1))
         top_in -= TITLE_IN + 1.15 + GAP_IN
     _save(figure, path)
@@ -293,7 +293,7 @@ def draw_compaction(samples: list[dict[str, Any]], rows: list[Row], machine: dic
         ("Memory of the server: MB, must level off", "memory_mb"),
         ("Start of a new reader: milliseconds, must level off", "start_ms"),
     )
-    found, alone = panels([row for row in rows if row.unit != "times"])
+    compared, alone = panels([row for row in rows if row.unit != "times"])
     alone += [_words(row) for row in rows if row.unit == "times"]
     words = (
         f"Minutes of the hour from left to right, {samples[-1]['updates']:,} updates in fast forward. What is older "
@@ -303,7 +303,7 @@ def draw_compaction(samples: list[dict[str, Any]], rows: list[Row], machine: dic
         _on(machine),
     )
     footer = [line for text in words for line in textwrap.wrap(text, FOOTER_COLUMNS)]
-    bars = [panel.height_in for panel in found]
+    bars = [panel.height_in for panel in compared]
     figure, top_in = _figure(TITLES["compaction"], [*[1.15] * len(lines), *bars], footer)
     for title, key in lines:
         curves = []
@@ -313,7 +313,7 @@ def draw_compaction(samples: list[dict[str, Any]], rows: list[Row], machine: dic
         axes = _draw_curves(figure, title, top_in, curves)
         axes.set_xticks(range(0, 61, 10))
         top_in -= TITLE_IN + 1.15 + GAP_IN
-    for panel, height_in in zip(found, bars, strict=True):
+    for panel, height_in in zip(compared, bars, strict=True):
         top_in = _draw_panel(figure, panel, top_in, height_in)
     _save(figure, path)
 

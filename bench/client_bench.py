@@ -47,22 +47,22 @@ def _compare(
             elif turn == 0 and name == "headwater":
                 call(server, "PUT", stream)
                 _work("ours", "produce", f"{server.url}/{stream}")
-            found = _work(who, what, f"{server.url}/{stream}")
-            if found["per_second"] > best.get(name, {"per_second": 0.0})["per_second"]:
-                best[name] = found
+            figures = _work(who, what, f"{server.url}/{stream}")
+            if figures["per_second"] > best.get(name, {"per_second": 0.0})["per_second"]:
+                best[name] = figures
             if what == "produce":
                 call(server, "DELETE", stream)
-    for name, found in best.items():
+    for name, figures in best.items():
         ours = (
             best["headwater" + name.removeprefix(OFFICIAL)] if name.startswith(OFFICIAL) else None
         )  # async with async
-        ratio = None if ours is None else ours["per_second"] / found["per_second"]
-        note = "; ".join(filter(None, (f"peak {found['peak_bytes'] / 1e6:.0f} MB", notes.get(name))))
-        bench.note(Row(title, name, found["per_second"], "messages/s", ratio, ">= 2" if ratio else "", note))
+        ratio = None if ours is None else ours["per_second"] / figures["per_second"]
+        note = "; ".join(filter(None, (f"peak {figures['peak_bytes'] / 1e6:.0f} MB", notes.get(name))))
+        bench.note(Row(title, name, figures["per_second"], "messages/s", ratio, ">= 2" if ratio else "", note))
 
 
 def _work(who: str, what: str, url: str) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.client_load", who, what, url]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(ran.stdout)
-    return found
+    figures: dict[str, float] = json.loads(ran.stdout)
+    return figures

@@ -63,10 +63,10 @@ def fill(server: Server, name: str, size: int) -> None:
 
 def catch_up(server: Server, name: str) -> Figures:
     before_s = cpu_s(server)
-    found = [read_all(server, name) for _ in range(5)]
+    reads = [read_all(server, name) for _ in range(5)]
     used_s = max(0.01, cpu_s(server) - before_s)
-    best = max(size / seconds for size, seconds in found)
-    return {"MB/s": best / 1e6, "MB per CPU second": sum(size for size, _ in found) / used_s / 1e6}
+    best = max(size / seconds for size, seconds in reads)
+    return {"MB/s": best / 1e6, "MB per CPU second": sum(size for size, _ in reads) / used_s / 1e6}
 
 
 def memory_catch_up(tree: Path, seconds: float) -> Figures:
@@ -126,11 +126,11 @@ def main() -> None:
     for title, load in LOADS.items():
         if arguments.only not in title:
             continue
-        found: dict[Path, list[Figures]] = {tree: [] for tree in trees}
+        rounds: dict[Path, list[Figures]] = {tree: [] for tree in trees}
         for number in range(arguments.rounds):
             for tree in trees if number % 2 else reversed(trees):
-                found[tree].append(load(tree, arguments.seconds))
-        ours, theirs = (found[tree] for tree in trees)
+                rounds[tree].append(load(tree, arguments.seconds))
+        ours, theirs = (rounds[tree] for tree in trees)
         for name in ours[0]:
             ratio = statistics.median(one[name] / other[name] for one, other in zip(ours, theirs, strict=True))
             values = [statistics.median(figures[name] for figures in side) for side in (ours, theirs)]

@@ -71,18 +71,18 @@ def bare() -> contextlib.AbstractContextManager[Server]:
 def run_fanout(bench: Bench) -> None:
     makes: dict[str, Make] = {"headwater": lambda: headwater("--memory"), "bare sends": bare}
     for subscribers, messages, pause_s, goal in LOADS:
-        found: dict[str, list[tuple[list[float], float]]] = {name: [] for name in makes}
+        runs: dict[str, list[tuple[list[float], float]]] = {name: [] for name in makes}
         for _ in range(ROUNDS):
             for name, make in makes.items():
-                found[name].append(_measured(make, subscribers, messages, pause_s))
+                runs[name].append(_measured(make, subscribers, messages, pause_s))
         for share in (0.5, 0.99):
             title = f"SSE delivery p{share * 100:.0f}, {subscribers} subscribers"
-            ours, theirs = (statistics.median(percentile(run, share) for run, _ in found[name]) for name in makes)
+            ours, theirs = (statistics.median(percentile(run, share) for run, _ in runs[name]) for name in makes)
             ratio_goal = goal if share == 0.99 else ""
             bench.note(Row(title, "headwater", ours * 1000, "ms", theirs / ours, ratio_goal))
             bench.note(Row(title, "bare sends", theirs * 1000, "ms"))
         title = f"processor time of a delivery, {subscribers} subscribers"
-        ours, theirs = (statistics.median(used_s for _, used_s in found[name]) for name in makes)
+        ours, theirs = (statistics.median(used_s for _, used_s in runs[name]) for name in makes)
         bench.note(Row(title, "headwater", ours * 1e6, "us", theirs / ours))
         bench.note(Row(title, "bare sends", theirs * 1e6, "us"))
 

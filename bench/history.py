@@ -23,7 +23,7 @@ RESULTS = ROOT / "bench" / "results"
 CHARTS = ROOT / "docs" / "charts"
 HISTORY = "history.jsonl"
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 RENAMED = {  # names in stored runs, and what they are called now
     "a batch, by state, 16 buckets": "a batch in 16 buckets, by size of the table",
@@ -65,8 +65,8 @@ def read_history(directory: Path = RESULTS) -> list[Run]:
     return [Run(**{**line, "rows": [_row(row) for row in line["rows"]]}) for line in map(json.loads, lines)]
 
 
-def _row(stored: Found) -> Row:
-    renamed: Found = {name: RENAMED.get(value, value) for name, value in stored.items()}
+def _row(stored: Result) -> Row:
+    renamed: Result = {name: RENAMED.get(value, value) for name, value in stored.items()}
     return Row(**renamed)
 
 
@@ -78,46 +78,46 @@ def append_run(run: Run, directory: Path = RESULTS) -> None:
         file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
-def _short(row: Row) -> Found:
+def _short(row: Row) -> Result:
     """A row without the fields that have their default."""
     defaults = {entry.name: entry.default for entry in fields(Row) if entry.default is not MISSING}
-    found = {name: value for name, value in asdict(row).items() if name not in defaults or value != defaults[name]}
-    return {name: float(f"{value:.7g}") if isinstance(value, float) else value for name, value in found.items()}
+    values = {name: value for name, value in asdict(row).items() if name not in defaults or value != defaults[name]}
+    return {name: float(f"{value:.7g}") if isinstance(value, float) else value for name, value in values.items()}
 
 
-def run_of(name: str, found: Found, commit: str) -> Run:
+def run_of(name: str, result: Result, commit: str) -> Run:
     """The line for a result that has a machine."""
-    machine = dict(found["machine"])
+    machine = dict(result["machine"])
     date, python, fsync = (machine.pop(key) for key in ("date", "python", "fsync"))
-    return Run(name, date, commit, python, fsync, machine, rows_of(name, found))
+    return Run(name, date, commit, python, fsync, machine, rows_of(name, result))
 
 
-def save(name: str, found: Found, directory: Path = RESULTS) -> None:
+def save(name: str, result: Result, directory: Path = RESULTS) -> None:
     """Store the results of a bench: a line of the history, a JSON file, a table and a chart."""
     directory.mkdir(parents=True, exist_ok=True)
-    found = {"machine": describe_machine(), **found}
-    append_run(run_of(name, found, _commit()), directory)
-    (directory / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    show(name, found, directory)
+    result = {"machine": describe_machine(), **result}
+    append_run(run_of(name, result, _commit()), directory)
+    (directory / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    show(name, result, directory)
 
 
-def show(name: str, found: Found, directory: Path = RESULTS) -> None:
+def show(name: str, result: Result, directory: Path = RESULTS) -> None:
     """Write the table and the chart of a result."""
-    rows, machine = rows_of(name, found), found["machine"]
+    rows, machine = rows_of(name, result), result["machine"]
     caption = "\n".join(f"{key}: {value}" for key, value in machine.items())
     (directory / f"{name}.txt").write_text(f"{table(rows)}\n\n{caption}\n")
     chart = (CHARTS if directory.resolve() == RESULTS else directory) / f"{name}.png"
     if name == "soak":
-        draw_soak(found["windows"], machine, chart)
+        draw_soak(result["windows"], machine, chart)
     elif name == "day":
-        draw_day(found["samples"], machine, chart)
+        draw_day(result["samples"], machine, chart)
     elif name == "compaction":
-        draw_compaction(found["samples"], rows, machine, chart)
+        draw_compaction(result["samples"], rows, machine, chart)
     elif name not in ("reclaim", "restart"):  # which have no figures to compare
         draw(name, rows, machine, chart)
 
 
-def rows_of(name: str, found: Found) -> list[Row]:
+def rows_of(name: str, result: Result) -> list[Row]:
     """The figures of a result, as rows for tables, charts and the history."""
     special = {
         "backup": _backup_rows,
@@ -127,30 +127,30 @@ def rows_of(name: str, found: Found) -> list[Row]:
         "restart": _restart_rows,
         "soak": _soak_rows,
     }
-    return special[name](found) if name in special else [_row(row) for row in found["rows"]]
+    return special[name](result) if name in special else [_row(row) for row in result["rows"]]
 
 
-def _backup_rows(found: Found) -> list[Row]:
+def _backup_rows(result: Result) -> list[Row]:
     panel = "appends during a continuous backup"
     return [
-        Row("full backup", "headwater", found["full_mib_per_s"], "MiB/s", note=f"{found['mebibytes']:,} MiB"),
-        Row("backup without changes", "headwater", found["unchanged_s"], "s"),
-        Row("backup after 1 % of changes", "headwater", found["one_percent_s"], "s"),
-        Row("restore", "headwater", found["restore_mib_per_s"], "MiB/s"),
-        Row("without a backup", "headwater", found["appends_per_s"], "/s", panel=panel),
-        Row("during a backup", "headwater", found["appends_per_s_beside"], "/s", found["ratio"], panel=panel),
-        Row("lag of the backup, p50", "headwater", found["behind_p50_s"], "s"),
-        Row("lag of the backup, maximum", "headwater", found["behind_max_s"], "s"),
+        Row("full backup", "headwater", result["full_mib_per_s"], "MiB/s", note=f"{result['mebibytes']:,} MiB"),
+        Row("backup without changes", "headwater", result["unchanged_s"], "s"),
+        Row("backup after 1 % of changes", "headwater", result["one_percent_s"], "s"),
+        Row("restore", "headwater", result["restore_mib_per_s"], "MiB/s"),
+        Row("without a backup", "headwater", result["appends_per_s"], "/s", panel=panel),
+        Row("during a backup", "headwater", result["appends_per_s_beside"], "/s", result["ratio"], panel=panel),
+        Row("lag of the backup, p50", "headwater", result["behind_p50_s"], "s"),
+        Row("lag of the backup, maximum", "headwater", result["behind_max_s"], "s"),
     ]
 
 
-def _day_rows(found: Found) -> list[Row]:
+def _day_rows(result: Result) -> list[Row]:
     """The end of the day, and whether what has to level off does: its maximum after noon compared with that before."""
     rows = []
     figures = (("files", "files"), ("disk_mb", "MB"), ("log_mb", "MB"), ("batch_ms", "ms"), ("driver_mb", "MB"))
     names = ("files of the table", "table on disk", "log of the table", "median of a batch", "memory of the driver")
-    for series in dict.fromkeys(sample["series"] for sample in found["samples"]):
-        samples = [sample for sample in found["samples"] if sample["series"] == series]
+    for series in dict.fromkeys(sample["series"] for sample in result["samples"]):
+        samples = [sample for sample in result["samples"] if sample["series"] == series]
         half = len(samples) // 2
         for name, (key, unit) in zip(names, figures, strict=True):
             last = float(statistics.median(sample[key] for sample in samples[-half // 4 :]))
@@ -163,7 +163,7 @@ def _day_rows(found: Found) -> list[Row]:
     return rows
 
 
-def _hostile_rows(found: Found) -> list[Row]:
+def _hostile_rows(result: Result) -> list[Row]:
     panels = (
         ("loop_ms", "ms", "< 50", "longest time on the event loop"),
         ("memory_mib", "MiB", "< 512", "maximum memory"),
@@ -180,42 +180,42 @@ def _hostile_rows(found: Found) -> list[Row]:
             panel,
         )
         for key, unit, goal, panel in panels
-        for row in found["rows"]
+        for row in result["rows"]
     ]
 
 
-def _reclaim_rows(found: Found) -> list[Row]:
-    live = f"live data {found['live_mb']:,.0f} MB, {found['churned_per_s']:,.0f} streams/s"
+def _reclaim_rows(result: Result) -> list[Row]:
+    live = f"live data {result['live_mb']:,.0f} MB, {result['churned_per_s']:,.0f} streams/s"
     return [
-        Row("largest index under churn of small streams", "headwater", found["largest_mb"], "MB", note=live),
+        Row("largest index under churn of small streams", "headwater", result["largest_mb"], "MB", note=live),
         Row(
             "space of a deleted stream returns",
             "headwater",
-            found["return_mib_per_s"],
+            result["return_mib_per_s"],
             "MiB/s",
-            note=f"{found['mebibytes']:,} MiB",
+            note=f"{result['mebibytes']:,} MiB",
         ),
     ]
 
 
-def _restart_rows(found: Found) -> list[Row]:
-    what = f"{found['streams']:,} streams of {found['bytes_each']:,} bytes"
+def _restart_rows(result: Result) -> list[Row]:
+    what = f"{result['streams']:,} streams of {result['bytes_each']:,} bytes"
     return [
-        Row(f"start over {what}", "headwater", found["start_s"], "s"),
-        Row("memory after the start", "headwater", found["memory_mb"], "MB"),
-        Row("first read of a stream, p50", "headwater", found["first_read_p50_ms"], "ms"),
-        Row("first read of a stream, p99", "headwater", found["first_read_p99_ms"], "ms"),
+        Row(f"start over {what}", "headwater", result["start_s"], "s"),
+        Row("memory after the start", "headwater", result["memory_mb"], "MB"),
+        Row("first read of a stream, p50", "headwater", result["first_read_p50_ms"], "ms"),
+        Row("first read of a stream, p99", "headwater", result["first_read_p99_ms"], "ms"),
         Row(
             "index size of a stream, without its data",
             "headwater",
-            found["index_bytes_per_stream_beyond_data"],
+            result["index_bytes_per_stream_beyond_data"],
             "bytes",
         ),
     ]
 
 
-def _soak_rows(found: Found) -> list[Row]:
-    windows = found["windows"]
+def _soak_rows(result: Result) -> list[Row]:
+    windows = result["windows"]
 
     def middle(key: str) -> float:
         return float(statistics.median(window[key] for window in windows))

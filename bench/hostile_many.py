@@ -68,10 +68,10 @@ class Scene:
 
     def metric(self, name: str) -> float:
         server = self.server
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"http://{server.host}:{server.port}/metrics", headers={"authorization": f"Bearer {server.token}"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             match = re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)
         if match is None:
             raise RuntimeError(f"the server has no metric {name}")
@@ -100,15 +100,15 @@ def pipelined(scene: Scene, count: int, request: Callable[[int], bytes]) -> dict
         with connect(scene.server) as sock:
             sock.settimeout(120)
             for first in range(number, count, CONNECTIONS * PIPELINED):
-                asked = list(range(first, min(count, first + CONNECTIONS * PIPELINED), CONNECTIONS))
-                while asked:
-                    sock.sendall(b"".join(map(request, asked)))
-                    answers = _answers(sock, len(asked))
-                    again = [one for one, status in zip(asked, answers, strict=True) if status == 503]
+                numbers = list(range(first, min(count, first + CONNECTIONS * PIPELINED), CONNECTIONS))
+                while numbers:
+                    sock.sendall(b"".join(map(request, numbers)))
+                    answers = _answers(sock, len(numbers))
+                    again = [one for one, status in zip(numbers, answers, strict=True) if status == 503]
                     with lock:
                         statuses.update(status for status in answers if status != 503)
                         refused.extend(again)
-                    asked = again
+                    numbers = again
                     time.sleep(1.0 if again else 0.0)
 
     at_once(CONNECTIONS, work)
@@ -158,22 +158,22 @@ class _Page(msgspec.Struct):
 
 
 def page(server: Server, after: str = "", limit: int = 1000) -> _Page:
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{server.url}/__ds/streams?limit={limit}&after={quote(after)}",
         headers={"authorization": f"Bearer {server.token}"},
     )
-    with urllib.request.urlopen(asked, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return msgspec.json.decode(response.read(), type=_Page)
 
 
 def list_all(server: Server) -> int:
     count, after = 0, ""
     while True:
-        found = page(server, after)
-        count += len(found.streams)
-        if found.next_after is None:
+        listed = page(server, after)
+        count += len(listed.streams)
+        if listed.next_after is None:
             return count
-        after = found.next_after
+        after = listed.next_after
 
 
 # The attacks
@@ -202,9 +202,9 @@ def lists_that_match_nothing(scene: Scene) -> None:
     def ask(_: int) -> None:
         after: str | None = ""
         while time.monotonic() < until_s:
-            found = page(scene.scoped, after or "")
-            after = found.next_after
-            if found.streams:
+            listed = page(scene.scoped, after or "")
+            after = listed.next_after
+            if listed.streams:
                 scene.broken.append("a stream was listed that no glob matches")
 
     at_once(20, ask)

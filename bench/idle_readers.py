@@ -68,7 +68,7 @@ async def measure(server: Server, readers: int, seconds: float) -> dict[str, flo
             await asyncio.sleep(SAMPLE_S)
             samples.append(await count())
         minutes = (time.monotonic() - began_s) / 60
-        found = {
+        figures = {
             "readers": readers,
             "minutes": round(minutes, 2),
             "client processor s per minute": round((time.process_time() - client_s) / minutes, 2),
@@ -79,7 +79,7 @@ async def measure(server: Server, readers: int, seconds: float) -> dict[str, flo
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return found
+        return figures
 
 
 def main() -> None:

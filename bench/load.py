@@ -211,8 +211,8 @@ def _read_head(sock: socket.socket, view: memoryview) -> tuple[bytes, bytes]:
 
 
 def _header(head: bytes, name: bytes) -> bytes:
-    _, found, rest = head.lower().partition(b"\r\n" + name + b": ")
-    return rest.partition(b"\r\n")[0] if found else b""
+    _, separator, rest = head.lower().partition(b"\r\n" + name + b": ")
+    return rest.partition(b"\r\n")[0] if separator else b""
 
 
 def _body_length(head: bytes) -> int | None:

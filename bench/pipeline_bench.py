@@ -203,5 +203,5 @@ def _in_few_buckets(spark: SparkSession, path: str) -> list[int]:
     """Keys of the table in 16 of its buckets, as many as a batch has."""
     hashed = f"pmod(xxhash64('{path}', 't', concat('key ', id)), {BUCKETS})"
     keys = int(path.rpartition("-")[2])
-    found = [row.id for row in spark.range(keys).where(f"{hashed} < 16").limit(BATCH_KEYS).collect()]
-    return list(itertools.islice(itertools.cycle(found), BATCH_KEYS))
+    ids = [row.id for row in spark.range(keys).where(f"{hashed} < 16").limit(BATCH_KEYS).collect()]
+    return list(itertools.islice(itertools.cycle(ids), BATCH_KEYS))

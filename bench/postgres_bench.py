@@ -195,10 +195,10 @@ class _Pgbench:
             *("--time", str(max(1, round(seconds))), "--file", str(self._script), self._url),
         ]
         answer = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
-        found = re.search(r"tps = ([\d.]+)", answer.stdout)
-        if found is None:
+        match = re.search(r"tps = ([\d.]+)", answer.stdout)
+        if match is None:
             raise RuntimeError(f"pgbench does not say how fast it was: {answer.stdout}")
-        return float(found[1])
+        return float(match[1])
 
 
 # Reads

@@ -127,12 +127,12 @@ async def measure(directory: Path, seconds: float, mebibytes: int) -> dict[str, 
     failures: list[BaseException] = []
     await store.start(failures.append, SteadyClock(store.latest).moment)
     streams = Streams(store)
-    found = await churn(streams, directory, seconds)
-    found |= await return_large(store, streams, directory, mebibytes)
+    figures = await churn(streams, directory, seconds)
+    figures |= await return_large(store, streams, directory, mebibytes)
     await store.close()
     if failures:
         raise failures[0]
-    return found
+    return figures
 
 
 def main() -> None:
@@ -141,13 +141,13 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=1024)
     parser.add_argument("--dir", type=Path, help="where the data directory is created")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.dir) as directory:
-        found = uvloop.run(measure(Path(directory) / "data", given.seconds, given.mebibytes))
-    print(json.dumps(found, indent=1))
-    save("reclaim", found, given.out)
-    if found["largest_mb"] > found["allowed_mb"]:
-        raise SystemExit(f"the index took {found['largest_mb']:.0f} MB, more than {found['allowed_mb']:.0f} MB")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+        figures = uvloop.run(measure(Path(directory) / "data", options.seconds, options.mebibytes))
+    print(json.dumps(figures, indent=1))
+    save("reclaim", figures, options.out)
+    if figures["largest_mb"] > figures["allowed_mb"]:
+        raise SystemExit(f"the index took {figures['largest_mb']:.0f} MB, more than {figures['allowed_mb']:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -95,12 +95,12 @@ _PUBLISHED = re.compile(r"(.+) published: ([\d.,]+)")
 
 def goal_of(text: str) -> Goal | None:
     """Parse a goal; None if the text has no number to reach."""
-    if found := _GOAL.fullmatch(text):
-        reached, value = _SIGNS[found[1]], float(found[2].replace(",", ""))
+    if match := _GOAL.fullmatch(text):
+        reached, value = _SIGNS[match[1]], float(match[2].replace(",", ""))
         sign = {ge: "≥", gt: ">", le: "≤", lt: "<"}[reached]
         return Goal(f"{sign} {number(value)}", value, reached)
-    if found := _PUBLISHED.fullmatch(text):
-        return Goal(f"{found[1]}, published", float(found[2].replace(",", "")), None)
+    if match := _PUBLISHED.fullmatch(text):
+        return Goal(f"{match[1]}, published", float(match[2].replace(",", "")), None)
     return None
 
 
@@ -134,13 +134,13 @@ def grouped(rows: Iterable[Row]) -> list[list[Row]]:
 
 def comparisons(rows: Iterable[Row]) -> list[Comparison]:
     """The ratios of rows, each with the two rows that it compares. A ratio to something else has no other row."""
-    found = (
+    pairs = (
         _comparison(row, row.ratio, [other for other in group if other is not row])
         for group in grouped(rows)
         for row in group
         if row.ratio is not None
     )
-    return [pair for pair in found if pair is not None]
+    return [pair for pair in pairs if pair is not None]
 
 
 def _comparison(row: Row, ratio: float, others: list[Row]) -> Comparison | None:

@@ -37,8 +37,8 @@ def run_scale(bench: Bench) -> None:
     ):
         _fill(server)
         paths = ",".join(_path(number) for number in range(STREAMS))
-        for how, given in (("pattern", {"pattern": "sensors/*"}), ("named", {"streams": paths})):
-            _plan(bench, server, how, given)
+        for how, naming in (("pattern", {"pattern": "sensors/*"}), ("named", {"streams": paths})):
+            _plan(bench, server, how, naming)
         _publish(bench, server)
 
 
@@ -51,9 +51,9 @@ def _fill(server: Server) -> None:
         list(pool.map(lambda number: client.stream(_path(number)).create(messages=[{"n": number}]), range(STREAMS)))
 
 
-def _plan(bench: Bench, server: Server, how: str, given: dict[str, str]) -> None:
+def _plan(bench: Bench, server: Server, how: str, naming: dict[str, str]) -> None:
     """Measure what a trigger does: find the tails of the streams, the new ranges, and their parts."""
-    options = read_options({"url": server.url, **given}, bounded=False)
+    options = read_options({"url": server.url, **naming}, bounded=False)
     spans = []
     with options.open() as client:
         planner = Planner(options, client)

@@ -64,12 +64,12 @@ class Bench:
     def compare_appends(
         self, makes: dict[str, Make], connections: int, streams: int, goals: dict[str, str] | None = None
     ) -> None:
-        found: dict[str, list[Appends]] = {name: [] for name in makes}
+        appends: dict[str, list[Appends]] = {name: [] for name in makes}
         for _ in range(3):  # alternating, so that a slow phase of the machine affects all servers
             for name, make in makes.items():
                 with make() as server:
-                    found[name].append(self.appends(server, connections, streams))
-        best = {name: max(runs, key=lambda run: run.per_second) for name, runs in found.items()}
+                    appends[name].append(self.appends(server, connections, streams))
+        best = {name: max(runs, key=lambda run: run.per_second) for name, runs in appends.items()}
         ours, *peers = best
         title = f"appends, {connections} connections, {streams} stream{'s' if streams > 1 else ''}"
         for name, run in best.items():
@@ -100,15 +100,15 @@ class Bench:
 
     def compare_delivery(self, makes: dict[str, Make]) -> None:
         for subscribers, messages in SUBSCRIBERS:
-            found = {}
+            deliveries = {}
             for name, make in makes.items():
                 with make() as server:
                     call(server, "PUT", "live")
-                    found[name] = uvloop.run(delivery_load(server, "live", subscribers, messages, 0.02))
-            ours, *peers = found
+                    deliveries[name] = uvloop.run(delivery_load(server, "live", subscribers, messages, 0.02))
+            ours, *peers = deliveries
             for share in (0.5, 0.99):
-                best = percentile(found[ours], share)
-                for name, delays in found.items():
+                best = percentile(deliveries[ours], share)
+                for name, delays in deliveries.items():
                     value = percentile(delays, share)
                     ratio = value / best if name in peers else None
                     title = f"SSE delivery p{share * 100:.0f}, {subscribers} subscribers"

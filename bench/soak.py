@@ -86,23 +86,23 @@ def measure(data_dir: Path, seconds: float, window_s: float, kill_every: int) ->
     while time.monotonic() - started_s < seconds:
         with headwater("--data-dir", str(data_dir), "--limit", "expiry_grace_s=1") as server:
             for _ in range(kill_every):
-                found = run_window(server, window, window_s)
-                found |= {
+                figures = run_window(server, window, window_s)
+                figures |= {
                     "at_s": round(time.monotonic() - started_s, 1),
-                    "live_mb": round(before_mb + found["written_mb"], 1),
+                    "live_mb": round(before_mb + figures["written_mb"], 1),
                     "disk_mb": round(disk_bytes(data_dir) / 1e6, 1),
                     "memory_mb": round(server.memory_bytes() / 1e6, 1),
                     "descriptors": descriptors(server),
                     "killed": False,
                 }
-                window, before_mb = window + 1, found["written_mb"]
+                window, before_mb = window + 1, figures["written_mb"]
                 if time.monotonic() - started_s >= seconds:
-                    yield found
+                    yield figures
                     return
                 if window % kill_every == 0:
                     os.kill(server.pid, signal.SIGKILL)
-                    found["killed"] = True
-                yield found
+                    figures["killed"] = True
+                yield figures
 
 
 def main() -> None:
@@ -115,9 +115,9 @@ def main() -> None:
     windows: list[Window] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         data_dir = Path(directory) / "data"
-        for found in measure(data_dir, arguments.seconds, arguments.window, arguments.kill_every):
-            windows.append(found)
-            print(json.dumps(found), flush=True)
+        for figures in measure(data_dir, arguments.seconds, arguments.window, arguments.kill_every):
+            windows.append(figures)
+            print(json.dumps(figures), flush=True)
     save("soak", {"windows": windows}, arguments.out)
 
 

@@ -95,13 +95,13 @@ def _to_nothing(rows: DataFrame) -> None:
 
 def _in_turns(works: dict[str, Callable[[], None]], count: int, warm: int = WARM, runs: int = RUNS) -> dict[str, float]:
     """Rows per second of each work: the median of `runs` runs, which alternate, after `warm` runs to warm up."""
-    found: dict[str, list[float]] = {name: [] for name in works}
+    samples: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(warm + runs):
         for name, work in works.items():
             started = time.perf_counter()
             work()
-            found[name].append(count / (time.perf_counter() - started))
-    return {name: statistics.median(rates[warm:]) for name, rates in found.items()}
+            samples[name].append(count / (time.perf_counter() - started))
+    return {name: statistics.median(rates[warm:]) for name, rates in samples.items()}
 
 
 def _stream(spark: SparkSession, server: Server, schema: str | None, **options: int) -> DataFrame:

@@ -73,11 +73,11 @@ def _preload(bench: Bench) -> None:
         _work("fill", url, checkpoint)
         _work("save", url, checkpoint)
         _work("publish", url, checkpoint)
-        found = {
+        runs = {
             how: min((_work(how, url, checkpoint) for _ in range(3)), key=lambda run: run["seconds"]) for how in HOW
         }
-        whole = found["replay"]["seconds"]
-        for how, run in found.items():
+        whole = runs["replay"]["seconds"]
+        for how, run in runs.items():
             ratio = None if how == "replay" else whole / run["seconds"]
             note = (
                 f"peak {run['peak_bytes'] / 1e6:.0f} MB, {run['events']:,.0f} events read; ratio: full replay over this"
@@ -102,5 +102,5 @@ HOW = {"replay": "full replay", "snapshot": "from a snapshot", "checkpoint": "fr
 def _work(how: str, url: str, checkpoint: str) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.state_load", how, url, checkpoint]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(ran.stdout) if ran.stdout else {}
-    return found
+    figures: dict[str, float] = json.loads(ran.stdout) if ran.stdout else {}
+    return figures

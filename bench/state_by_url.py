@@ -123,9 +123,9 @@ def _one_of_many(bench: Bench, server: Server) -> None:
 
 
 def _entity(connection: http.client.HTTPConnection, key: int) -> None:
-    found = json.loads(_request(connection, "GET", f"/v1/stream/__ds/state?path=many&type=row&key={key}"))
-    if found["value"]["id"] != str(key):
-        raise RuntimeError(f"another entity than {key}: {found}")
+    entity = json.loads(_request(connection, "GET", f"/v1/stream/__ds/state?path=many&type=row&key={key}"))
+    if entity["value"]["id"] != str(key):
+        raise RuntimeError(f"another entity than {key}: {entity}")
 
 
 def _start(bench: Bench, server: Server) -> None:

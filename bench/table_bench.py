@@ -35,12 +35,12 @@ def run_tables(bench: Bench) -> None:
 def compare_appends(bench: Bench) -> None:
     """The same message as a record of a table and as a message of a stream, alternating."""
     wires = {"headwater": TABLES, "headwater streams": STREAMS}
-    found: dict[str, list[Appends]] = {name: [] for name in wires}
+    appends: dict[str, list[Appends]] = {name: [] for name in wires}
     for number in range(ROUNDS):
         for name, wire in wires.items() if number % 2 else reversed(wires.items()):
             with durable() as server:
-                found[name].append(_appends(server, wire, bench.seconds))
-    best = {name: max(runs, key=lambda run: run.per_second) for name, runs in found.items()}
+                appends[name].append(_appends(server, wire, bench.seconds))
+    best = {name: max(runs, key=lambda run: run.per_second) for name, runs in appends.items()}
     ratio = best["headwater"].per_second / best["headwater streams"].per_second
     for name, run in best.items():
         note = f"p50 {run.latency_ms(0.5):.2f} ms, p99 {run.latency_ms(0.99):.2f} ms"
@@ -97,9 +97,9 @@ def seeks(bench: Bench, server: Server) -> None:
         taken_s = []
         for _ in range(SEEKS):
             seqno = chance.randrange(rows)
-            found, seconds = read_rows(server, f"{name}?since_id={seqno}&until_id={seqno + 1}")
-            if found != 1:
-                raise RuntimeError(f"{found} rows for one SeqNo")
+            count, seconds = read_rows(server, f"{name}?since_id={seqno}&until_id={seqno + 1}")
+            if count != 1:
+                raise RuntimeError(f"{count} rows for one SeqNo")
             taken_s.append(seconds)
         note = f"p99 {percentile(taken_s, 0.99) * 1000:.2f} ms"
         value = percentile(taken_s, 0.5) * 1000
@@ -108,14 +108,14 @@ def seeks(bench: Bench, server: Server) -> None:
 
 def followers(bench: Bench) -> None:
     """Delivery of rows to a thousand open responses, compared with as many readers of a stream."""
-    found = {}
+    deliveries = {}
     for name, wire in (("headwater", TABLES), ("headwater streams", STREAMS)):
         with durable() as server:
             call(server, "PUT", "live", wire=wire)
-            found[name] = uvloop.run(delivery_load(server, "live", FOLLOWERS, DELIVERIES, 0.05, wire))
+            deliveries[name] = uvloop.run(delivery_load(server, "live", FOLLOWERS, DELIVERIES, 0.05, wire))
     for share in (0.5, 0.99):
-        ours = percentile(found["headwater"], share)
-        for name, delays in found.items():
+        ours = percentile(deliveries["headwater"], share)
+        for name, delays in deliveries.items():
             value = percentile(delays, share)
             ratio = value / ours if name != "headwater" else None
             bench.note(Row(f"delivery p{share * 100:.0f}, {FOLLOWERS:,} followers", name, value * 1000, "ms", ratio))

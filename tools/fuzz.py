@@ -26,15 +26,17 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, default=Path(".fuzz/corpus"))
     parser.add_argument("--crashes", type=Path, default=Path(".fuzz/crashes"))
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.in_process:
-        _fuzz(asked.targets[0], asked.seconds, asked.corpus, asked.crashes)
+    options = parser.parse_args()
+    if options.in_process:
+        _fuzz(options.targets[0], options.seconds, options.corpus, options.crashes)
     from tests.fuzz.targets import TARGETS
 
-    unknown = set(asked.targets) - set(TARGETS)
+    unknown = set(options.targets) - set(TARGETS)
     if unknown:
         parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
-    broken = [name for name in asked.targets or TARGETS if not _run(name, asked.seconds, asked.corpus, asked.crashes)]
+    broken = [
+        name for name in options.targets or TARGETS if not _run(name, options.seconds, options.corpus, options.crashes)
+    ]
     print(f"{len(broken)} broken: {', '.join(broken)}" if broken else "nothing was found")
     return 1 if broken else 0
 
@@ -44,14 +46,14 @@ def _run(name: str, seconds: int, corpus: Path, crashes: Path) -> bool:
     crashes.mkdir(parents=True, exist_ok=True)
     options = ["--in-process", "--seconds", str(seconds), "--corpus", str(corpus), "--crashes", str(crashes)]
     ran = subprocess.run([sys.executable, "-m", "tools.fuzz", name, *options], capture_output=True, check=False)
-    told, output = ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace")
+    report, output = ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace")
     executed = re.search(r"number_of_executed_units: (\d+)", output)
     covered = re.findall(r"cov: (\d+)", output)
     count, places = int(executed[1]) if executed else 0, covered[-1] if covered else "?"
     broken = "" if ran.returncode == 0 else ", BROKEN"
     print(f"{name:16} {count:>10,} inputs in {seconds} s, {places} places reached{broken}", flush=True)
     if ran.returncode != 0:
-        print(f"{told[-2000:]}\n{output[-700:]}\nstatus {ran.returncode}")
+        print(f"{report[-2000:]}\n{output[-700:]}\nstatus {ran.returncode}")
     return ran.returncode == 0
 
 

@@ -91,20 +91,20 @@ def record() -> list[Line]:
 
 def _events(reader: subprocess.Popen[str]) -> Iterator[list[str]]:
     """What arrives up to and with each control event."""
-    found: queue.SimpleQueue[str] = queue.SimpleQueue()
+    incoming: queue.SimpleQueue[str] = queue.SimpleQueue()
     output = reader.stdout
     if output is None:
         raise RuntimeError("the reader was started without a pipe")
 
     def pump() -> None:
         for line in output:
-            found.put(line.rstrip("\n"))
+            incoming.put(line.rstrip("\n"))
 
     threading.Thread(target=pump, daemon=True).start()
     while True:
         lines: list[str] = []
         while "event: control" not in lines or lines[-1]:
-            lines.append(found.get(timeout=30))
+            lines.append(incoming.get(timeout=30))
         yield [line for line in lines if line]
 
 

@@ -275,11 +275,11 @@ def each_command() -> Iterator[tuple[str, Any]]:
 
 def _command(name: str, command: Any) -> str:
     server = _talks_to_a_server(command)
-    given = [parameter for parameter in command.params if not (server and parameter.opts[0] in _CONNECTION)]
-    arguments = [parameter for parameter in given if parameter.param_type_name == "argument"]
+    parameters = [parameter for parameter in command.params if not (server and parameter.opts[0] in _CONNECTION)]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
     usage = " ".join([name, *(_argument(argument) for argument in arguments)])
     about = " ".join((command.help or "").split())
-    rows = [_parameter(parameter) for parameter in given]
+    rows = [_parameter(parameter) for parameter in parameters]
     listed = "\n" + table(("argument or option", "default", "what"), rows) if rows else ""
     return f"## {name}\n\n`{usage}`{' *server*' if server else ''}\n\n{about}\n{listed}"
 

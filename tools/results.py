@@ -116,7 +116,7 @@ def _section(name: str, runs: list[Run]) -> str:
 
 
 def _table_row(line: Line, before: list[dict[tuple[str, str], str]]) -> str:
-    over = [found.get((line.what, line.compared_with), NOT_MEASURED) for found in before]
+    over = [shown.get((line.what, line.compared_with), NOT_MEASURED) for shown in before]
     while over[0] == NOT_MEASURED:  # the first runs did not measure it
         del over[0]
     cells = (
@@ -134,15 +134,15 @@ def _table_row(line: Line, before: list[dict[tuple[str, str], str]]) -> str:
 def lines_of(rows: list[Row]) -> list[Line]:
     """The lines of the page: the comparisons of rows, and the rows without one, in the order of the rows."""
     pairs = comparisons(rows)
-    found = []
+    lines = []
     for row in rows:
         mine = [pair for pair in pairs if row is pair.ours or row is pair.peer]
         pair = next((pair for pair in mine if pair.ratio == row.ratio), None)
         if pair is not None:
-            found.append(Line(_what(pair.ours, rows), pair.ours, pair.peer, pair.ratio, pair.goal))
+            lines.append(Line(_what(pair.ours, rows), pair.ours, pair.peer, pair.ratio, pair.goal))
         elif row.ratio is not None or not mine:
-            found.append(Line(_what(row, rows), row, None, row.ratio, row.goal))
-    return found
+            lines.append(Line(_what(row, rows), row, None, row.ratio, row.goal))
+    return lines
 
 
 def _what(row: Row, rows: list[Row]) -> str:

@@ -75,10 +75,10 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
 def sees(copy: Table, expected: dict[str, str]) -> None:
     """Wait until the provider's copy of the directory says so."""
 
-    def found() -> dict[str, str]:
+    def records() -> dict[str, str]:
         return {key: row.record for key, row in copy.active().items()}
 
-    wait_for(f"the provider sees {expected}", lambda: found() == expected)
+    wait_for(f"the provider sees {expected}", lambda: records() == expected)
     say("provider", f"sees {', '.join(expected) or 'nothing'} in its copy of the directory")
 
 

@@ -314,7 +314,7 @@ class SimSharedStore:
     async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
         """There is no background work."""
 
-    def on_replaced(self, told: Callable[[], None]) -> None:
+    def on_replaced(self, replaced: Callable[[], None]) -> None:
         """The database is never replaced."""
 
     # Commits

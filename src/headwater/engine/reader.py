@@ -262,12 +262,12 @@ class DurableReader:
         """Await a read of the store at a position. Errors are mapped, because the stream may have been deleted, or
         trimmed, in the meantime."""
         try:
-            found = await result
+            value = await result
         except (LookupError, UnalignedReadError) as error:
             await self._recheck(stream)
             raise _refusal(stream, error, start) from None
         _check_not_replaced(stream)
-        return found
+        return value
 
     async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
         """The end and time of the record that begins at a position. If there is none any more, it was trimmed."""

@@ -130,10 +130,10 @@ class Rows:
         spans += [(one.start, one.end) for one in table.names.snapshots if one.next == table.first]
         begin = table.first
         for first, end in spans:
-            found = await self._counted_back(stream, first, end, count)
-            if isinstance(found, RowReply):
-                return found
-            count = found
+            reply = await self._counted_back(stream, first, end, count)
+            if isinstance(reply, RowReply):
+                return reply
+            count = reply
             begin = first if first < end else begin
         return RowReply(table, RowPosition(begin), 0 if begin < 0 else table.trimmed_seqno)
 

@@ -175,13 +175,13 @@ class Composer:
     ) -> Append:
         target = await engine.info(draft.path)
         draft = _of(target, draft)
-        found, left = [], engine.limits.body_bytes_max
+        contents, left = [], engine.limits.body_bytes_max
         for source in sources:
-            found.append(await _read(engine, source, target, accepts, left))
-            left -= len(found[-1].data)
-        if not any(one.data for one in found):
+            contents.append(await _read(engine, source, target, accepts, left))
+            left -= len(contents[-1].data)
+        if not any(one.data for one in contents):
             raise EmptyBodyError("the sources have no data in these ranges")
-        return await asyncio.to_thread(build, target, draft, found)
+        return await asyncio.to_thread(build, target, draft, contents)
 
     async def _decided(self, engine: Engine, place: Place | None, command: Append) -> Reply:
         """Decide a command in the order of its producer, and wait for its answer."""

@@ -48,7 +48,7 @@ _TYPE = "application/octet-stream"
 _LENGTH = struct.Struct("<I")
 
 
-class Asked(msgspec.Struct, array_like=True):
+class RelayedRequest(msgspec.Struct, array_like=True):
     """A request as the first server has received it. The second one checks its access again."""
 
     id: str
@@ -79,7 +79,7 @@ class Asked(msgspec.Struct, array_like=True):
         )
 
 
-class Told(msgspec.Struct, array_like=True):
+class RelayedAnswer(msgspec.Struct, array_like=True):
     """The answer to a request."""
 
     id: str
@@ -88,8 +88,8 @@ class Told(msgspec.Struct, array_like=True):
     body: bytes
 
 
-_asked = msgspec.msgpack.Decoder(Asked)
-_told = msgspec.msgpack.Decoder(Told)
+_request_decoder = msgspec.msgpack.Decoder(RelayedRequest)
+_answer_decoder = msgspec.msgpack.Decoder(RelayedAnswer)
 
 
 class Relay:
@@ -126,7 +126,7 @@ class Relay:
         name = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
         self._waiting[name] = (respond, loop.call_later(RELAY_S, self._give_up, name))
-        asked = Asked(
+        relayed = RelayedRequest(
             name,
             self._instance,
             request.method,
@@ -146,7 +146,7 @@ class Relay:
                 waiting[1].cancel()
                 respond(problem(answer))
 
-        self._engine.submit(self._append(REQUESTS, asked), appended)
+        self._engine.submit(self._append(REQUESTS, relayed), appended)
 
     def _give_up(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
@@ -162,11 +162,11 @@ class Relay:
             )
 
     def _take_answer(self, data: bytes) -> None:
-        told = _told.decode(data)
-        waiting = self._waiting.pop(told.id, None)
+        answer = _answer_decoder.decode(data)
+        waiting = self._waiting.pop(answer.id, None)
         if waiting is not None:
             waiting[1].cancel()
-            waiting[0](Response(told.status, told.headers, (told.body,) if told.body else ()))
+            waiting[0](Response(answer.status, answer.headers, (answer.body,) if answer.body else ()))
 
     # The server with the role
 
@@ -181,15 +181,15 @@ class Relay:
             await asyncio.gather(self._serving, return_exceptions=True)
 
     def _execute(self, data: bytes) -> None:
-        asked = _asked.decode(data)
+        relayed = _request_decoder.decode(data)
         if self.dispatch is None:
             return
 
         def respond(response: Response) -> None:
-            told = Told(asked.id, response.status, response.headers, b"".join(response.body))
-            self._engine.submit(self._append(ANSWERS + asked.instance, told), _note)
+            answer = RelayedAnswer(relayed.id, response.status, response.headers, b"".join(response.body))
+            self._engine.submit(self._append(ANSWERS + relayed.instance, answer), _note)
 
-        self.dispatch(asked.request(), respond)
+        self.dispatch(relayed.request(), respond)
 
     # Both
 
@@ -226,7 +226,7 @@ class Relay:
         )
         return await self._engine.info(path)
 
-    def _append(self, path: str, record: Asked | Told) -> Append:
+    def _append(self, path: str, record: RelayedRequest | RelayedAnswer) -> Append:
         data = msgspec.msgpack.encode(record)
         return Append(path, self._engine.now_ms(), _LENGTH.pack(len(data)) + data, _TYPE)
 

@@ -45,10 +45,10 @@ class ReservedAddress:
 
 def reserve(host: str, port: int) -> ReservedAddress:
     """Bind all addresses of a host at a port; 0 takes a free one. OSError if another program listens there."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             if sockets:
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             # With SO_REUSEPORT the kernel would also allow a port at which other servers of this user listen.

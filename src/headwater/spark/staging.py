@@ -172,9 +172,9 @@ class Storage:
         self._stream = client.stream(place, content_type=ZSTD_TYPE)
         self._stream.create(content_type=ZSTD_TYPE, ttl_s=limits.SPARK_STAGED_TTL_S, retention=KEEP_ALL)
         self._place = place
-        found = self._stream.head()
-        self._offset = found.tail_offset
-        self._composes = found.composes
+        info = self._stream.head()
+        self._offset = info.tail_offset
+        self._composes = info.composes
         self._around = (b"[", b"]") if kind is ContentKind.JSON else (b"", b"")
         self._stored = 0
 

@@ -285,9 +285,9 @@ class SharedStore(Store, Protocol):
         that moment. The empty cursor: nothing, and the cursor of the present moment. If a part is returned, because
         there is much, the next cursor continues after it."""
 
-    def on_replaced(self, told: Callable[[], None]) -> None:
-        """Call `told`, on the event loop, when another database took the place of this one: a standby was promoted, or
-        a backup restored. `timeline` is another one then, and what was acknowledged may be missing, so what was read
+    def on_replaced(self, replaced: Callable[[], None]) -> None:
+        """Call `replaced`, on the event loop, when another database took the place of this one: a standby was promoted,
+        or a backup restored. `timeline` is another one then, and what was acknowledged may be missing, so what was read
         before means nothing any more. It is called before anything of the other database is returned. A batch that was
         passed to `commit` before is stored if `done` says so, and otherwise never will be."""
 

@@ -73,10 +73,10 @@ def _check_source(target: VisibleStream, content_type: str) -> None:
         raise ContentTypeError(f"the stream is {target.content_type}, and takes data of this type or {ZSTD_TYPE}")
 
 
-def _composed(limits: Limits, target: VisibleStream, draft: Append, found: list[SourceData]) -> Append:
+def _composed(limits: Limits, target: VisibleStream, draft: Append, sources: list[SourceData]) -> Append:
     """The append of the data of sources. JSON that was stored is valid, and only counted."""
     bytes_max, messages_max, size, count, parts = limits.body_bytes_max, limits.messages_per_append_max, 0, 0, []
-    for one in found:
+    for one in sources:
         data = one.inflated(bytes_max - size) if one.is_compressed else one.data
         size += len(data)
         if target.kind is ContentKind.JSON and one.is_compressed:

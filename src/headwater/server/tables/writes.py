@@ -117,10 +117,10 @@ def _check_source(target: VisibleStream, content_type: str) -> None:
     _known_escape_of(content_type, target.content_type)
 
 
-def _composed(limits: Limits, target: VisibleStream, draft: Append, found: list[SourceData]) -> Append:
+def _composed(limits: Limits, target: VisibleStream, draft: Append, sources: list[SourceData]) -> Append:
     """The append of the changes in the sources."""
     bytes_max, size, parts = limits.body_bytes_max, 0, []
-    for one in found:
+    for one in sources:
         data = one.inflated(bytes_max - size) if one.is_compressed else one.data
         size += len(data)
         if data:

@@ -15,14 +15,14 @@ from typing import Any, Generic, TypeVar
 from headwater.limits import INDEX_READERS, LOOKUPS_AT_ONCE
 
 Question = TypeVar("Question")
-Asked = tuple[Question, asyncio.Future[Any]]
+PendingQuestion = tuple[Question, asyncio.Future[Any]]
 
 
 class Lookups(Generic[Question]):
     def __init__(self, readers: Executor, answer: Callable[[Question], Any]) -> None:
         self._readers = readers
         self._answer = answer  # in a thread
-        self._waiting: deque[Asked[Question]] = deque()
+        self._waiting: deque[PendingQuestion[Question]] = deque()
         self._groups = 0  # being answered
 
     async def ask(self, question: Question) -> Any:

@@ -38,11 +38,11 @@ class Identity:
     def __init__(self, timeline: int = 0) -> None:
         self.timeline = timeline
         self._newest_id = 0
-        self._told: Callable[[], None] = lambda: None
+        self._replaced: Callable[[], None] = lambda: None
 
-    def on_replaced(self, told: Callable[[], None]) -> None:
+    def on_replaced(self, replaced: Callable[[], None]) -> None:
         """Call `told` when a timeline has begun, before anything else of the database is seen."""
-        self._told = told
+        self._replaced = replaced
 
     def note(self, stream_id: int) -> None:
         """An id was used. That of a timeline that begins later is larger, even if the clock was set back."""
@@ -61,7 +61,7 @@ class Identity:
         if timeline > self.timeline:
             self.timeline = timeline
             self.note(timeline)
-            self._told()
+            self._replaced()
 
     async def begin(self, connection: Connection) -> None:
         """Begin a timeline, because something is lost although the database looks like the same one."""

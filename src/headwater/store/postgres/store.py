@@ -119,8 +119,8 @@ class PostgresStore:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    def on_replaced(self, told: Callable[[], None]) -> None:
-        self._parts.identity.on_replaced(told)
+    def on_replaced(self, replaced: Callable[[], None]) -> None:
+        self._parts.identity.on_replaced(replaced)
 
     # Writes
 

@@ -189,14 +189,14 @@ class PostgresUpkeep:
     async def _reclaim(self, connection: Connection) -> bool:
         """Remove some bytes that nobody reads. Returns whether there may be more."""
         async with connection.transaction():
-            found = await _fetch(
+            ranges = await _fetch(
                 connection,
                 "SELECT stream_id, low, high FROM headwater.garbage LIMIT 1 FOR UPDATE SKIP LOCKED",
                 {},
             )
-            if not found:
+            if not ranges:
                 return False
-            stream_id, low, high = found[0]
+            stream_id, low, high = ranges[0]
             if not await _lock(connection, stream_id):
                 return False
             if await self._remove(connection, stream_id, low, high):

@@ -130,13 +130,13 @@ class Listener:
     def __init__(self, database: PostgresDatabase, server: int) -> None:
         self._database = database
         self._server = server
-        self._told: Callable[[Sequence[Moved]], None] | None = None
+        self._moved: Callable[[Sequence[Moved]], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()
 
     async def watch(self, moved: Callable[[Sequence[Moved]], None]) -> None:
         """Call `moved`, from the return of this method on."""
-        self._told = moved
+        self._moved = moved
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         await self._listening.wait()
@@ -164,8 +164,8 @@ class Listener:
 
     def _hear(self, payload: str) -> None:
         announcement = decode_announcement(payload)
-        if announcement is not None and announcement.server != self._server and self._told is not None:
-            self._told([Moved(one, decode_name(path), version) for one, path, version in announcement.streams])
+        if announcement is not None and announcement.server != self._server and self._moved is not None:
+            self._moved([Moved(one, decode_name(path), version) for one, path, version in announcement.streams])
 
     async def close(self) -> None:
         if self._task is not None:
