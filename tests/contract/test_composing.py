@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,34 @@ def test_a_repeated_compose_is_a_duplicate_even_if_its_sources_are_gone(client: 
     assert compose(client, target, next_one, **producer(0, epoch=1)).status_code == 200
     assert problem(compose(client, target, next_one, **producer(2))) == (403, "stale-epoch")
     assert content(client, target) == b"[1,2,2]"
+
+
+def test_a_repeated_compose_is_a_duplicate_whatever_its_sources_have_now(client: httpx.Client) -> None:
+    def trim(source: str, tail: str) -> None:
+        path = source.partition("/v1/stream/")[2]
+        assert client.post("/v1/stream/__ds/trim", params={"path": path, "before": tail}).is_success
+
+    def grow(source: str, _: str) -> None:
+        for _number in range(2):
+            text = f'"{"x" * (BODY_BYTES // 2)}"'
+            assert client.post(below(client, source), headers=JSON, content=text).is_success
+
+    def make_again(content_type: dict[str, str]) -> Callable[[str, str], None]:
+        def again(source: str, _: str) -> None:
+            assert client.delete(below(client, source)).is_success
+            assert client.put(below(client, source), headers=content_type).is_success
+
+        return again
+
+    changes = ((trim, "empty-body"), (grow, "body-too-large"), (make_again(JSON), "empty-body"))
+    for change, code in (*changes, (make_again(TEXT), "content-type")):
+        source, offsets = made(client, JSON, b"[1]")
+        target, _ = made(client, JSON)
+        assert compose(client, target, source, **producer(0)).status_code == 200
+        change(source, offsets[-1])
+        assert compose(client, target, source, **producer(0)).status_code == 204, code
+        assert problem(compose(client, target, source, **producer(1)))[1] == code
+        assert content(client, target) == b"[1]"
 
 
 def test_conditions_and_closing(client: httpx.Client) -> None:

@@ -4,8 +4,8 @@ The sources are read in small steps, the data is checked and framed in a thread 
 ordinary append is decided. So a compose is one record, it is a duplicate, is refused or fills a quota as any append,
 and nothing behind the wire knows of it. Its data is as large as a body may be, and of few composes at a time.
 
-The sources are read before the append is decided. A repeated compose may find them deleted: only then the engine is
-asked whether it would be a duplicate.
+The sources are read before the append is decided. A repeated compose may find them deleted, trimmed, grown or made
+again. So whatever is wrong with what they have now, the engine is asked first whether the append would be a duplicate.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Composer:
             async with self._slot():
                 try:
                     command = await preparation
-                except (ComposeSourceNotFoundError, ComposeSourceGoneError):
+                except HeadwaterError:
                     target = await engine.info(draft.path)
                     repeated = msgspec.structs.replace(_of(target, draft), only_repeats=True, body=b" ")
                     reply = await self._decided(engine, place, repeated)
