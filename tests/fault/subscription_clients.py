@@ -40,7 +40,14 @@ from headwater.protocol.subscriptions.config import Ack, AckBody, ClaimBody, Del
 from headwater.protocol.tables.paths import LOG_OWN_LAST
 from headwater.server.auth.grants import Grant, GrantedCallers
 from headwater.server.subscriptions import keys, sending, subscription, subscriptions
-from headwater.server.subscriptions.records import CURSORS, ROOT, SubscriptionRecord, WakeStream, decode_cursor
+from headwater.server.subscriptions.records import (
+    CURSORS,
+    ROOT,
+    StreamCursor,
+    SubscriptionRecord,
+    WakeStream,
+    decode_cursor,
+)
 from headwater.server.subscriptions.subscription import RunningSubscription
 from headwater.server.subscriptions.subscriptions import Subscriptions
 from headwater.server.subscriptions.tokens import parse_token
@@ -594,7 +601,7 @@ class Subscribers:
                 stream["path"],
                 stream["link_type"] == "explicit",
                 parse_offset(stream["acked_offset"]) if stream["acked_offset"] != "-1" else None,
-                parse_offset(stream["tail_offset"]) or Offset(0, 0),
+                _cursor(stream["tail_offset"]),
             )
             for stream in message["streams"]
         )
@@ -754,6 +761,11 @@ class Subscribers:
         if path in known.members or kind == "member":
             return path in known.members
         return path in streams and known.links(path) and decode_cursor(document.data).id == streams[path].id
+
+
+def _cursor(text: str) -> StreamCursor:
+    offset = parse_offset(text) or Offset(0, 0)
+    return StreamCursor(offset.id, offset.position)
 
 
 def start_of(stream: VisibleStream) -> int:

@@ -11,6 +11,7 @@ import pytest
 from headwater.log.commands import WriteDocument, WriteDocuments
 from headwater.protocol.subscriptions.config import AckBody
 from headwater.server.subscriptions import links, records, subscription, subscriptions
+from headwater.server.subscriptions.links import cursor_at
 from headwater.server.subscriptions.records import WakeInFlight, Wakes, WakeStream, write_cursor
 from headwater.server.subscriptions.subscription import RunningSubscription
 from headwater.server.subscriptions.subscriptions import Subscriptions
@@ -67,7 +68,7 @@ def test_webhooks_that_ack_what_they_did_not_carry_are_caught(monkeypatch: pytes
     async def cursors(self: RunningSubscription, streams: Iterable[WakeStream]) -> list[WriteDocument]:
         linked = [await self.links.find(stream.path) for stream in streams]
         return [
-            write_cursor(self.record.life, link.path, link.stream.offset(link.stream.tail))
+            write_cursor(self.record.life, link.path, cursor_at(link.stream, link.stream.tail))
             for link in linked
             if link.stream is not None
         ]

@@ -15,19 +15,18 @@ from headwater.engine import Engine
 from headwater.engine.messages import VisibleStream
 from headwater.errors import HeadwaterError, StreamGoneError, StreamNotFoundError
 from headwater.limits import LIST_PAGE_MAX, SUBSCRIPTIONS_PER_TURN
-from headwater.log.offsets import Offset
 from headwater.positions import BEGINNING
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.subscriptions.patterns import Pattern
 from headwater.protocol.tables.paths import LOG_OWN_LAST
-from headwater.server.subscriptions.records import CURSORS, MEMBERS, WakeStream, cursor_key, decode_cursor
+from headwater.server.subscriptions.records import CURSORS, MEMBERS, StreamCursor, WakeStream, cursor_key, decode_cursor
 from headwater.server.turns import in_turns
 
 
 class Link(NamedTuple):
     path: str
     is_member: bool  # the subscription names it
-    cursor: Offset | None  # None: nothing was acked
+    cursor: StreamCursor | None  # None: nothing was acked
     stream: VisibleStream | None  # None: it does not exist
 
     @property
@@ -63,10 +62,10 @@ class Link(NamedTuple):
         if self.stream is None:
             raise ValueError(f"there is no stream at {self.path!r}")
         acked = None if self._is_unread else self.stream.offset(self.position)
-        return WakeStream(self.path, self.is_member, acked, self.stream.offset(self.stream.tail))
+        return WakeStream(self.path, self.is_member, acked, cursor_at(self.stream, self.stream.tail))
 
 
-def acked_position(stream: VisibleStream, cursor: Offset | None) -> int:
+def acked_position(stream: VisibleStream, cursor: StreamCursor | None) -> int:
     """The position of a cursor in a stream.
 
     Without a cursor, and with one of an earlier stream at the path, it is where the stream's own data begins: what a
@@ -78,22 +77,32 @@ def acked_position(stream: VisibleStream, cursor: Offset | None) -> int:
     return stream.begin if stream.begin < 0 <= position < stream.first else position
 
 
-def _position(stream: VisibleStream, cursor: Offset | None) -> int:
+def _position(stream: VisibleStream, cursor: StreamCursor | None) -> int:
     names = stream.names
     start = names.lineage[-1].end if names.lineage else min(0, stream.begin)
-    if cursor is None:
+    if cursor is None or cursor.stream_id not in (0, stream.id):
         return start
     try:
         return names.resolve(stream.tail, cursor)
     except HeadwaterError:
-        if not is_cursor_of(stream, cursor):
+        if not _has_id(stream, cursor):  # it is in a snapshot that is not there any more
             return start
         later = (timeline.start for timeline in names.timelines if timeline.id > cursor.id)
         return min(stream.tail, cursor.position, next(later, stream.tail))
 
 
-def is_cursor_of(stream: VisibleStream, cursor: Offset) -> bool:
+def is_cursor_of(stream: VisibleStream, cursor: StreamCursor) -> bool:
     """Whether a cursor belongs to this stream, and not to an earlier one at its path."""
+    return cursor.stream_id == stream.id if cursor.stream_id else _has_id(stream, cursor)
+
+
+def cursor_at(stream: VisibleStream, position: int) -> StreamCursor:
+    offset = stream.offset(position)
+    return StreamCursor(offset.id, offset.position, stream.id)
+
+
+def _has_id(stream: VisibleStream, cursor: StreamCursor) -> bool:
+    """Whether the offset is one of the stream's bytes or their timelines, and in no snapshot."""
     names = stream.names
     return cursor.id in (names.stream_id, *[span.id for span in names.lineage], *[one.id for one in names.timelines])
 
@@ -186,7 +195,7 @@ class Links:
 
     async def _between(
         self, after: str, last: str | None, streams: tuple[VisibleStream, ...]
-    ) -> tuple[list[Link], dict[str, Offset]]:
+    ) -> tuple[list[Link], dict[str, StreamCursor]]:
         """The links and the cursors of a part of the list of streams."""
         named = self.members[bisect_right(self.members, after) :]
         if last is not None:
@@ -202,9 +211,9 @@ class Links:
             links.append(Link(path, path in self._members, cursors.get(path), stream))
         return links, cursors
 
-    async def _cursors(self, after: str, last: str | None) -> dict[str, Offset]:
+    async def _cursors(self, after: str, last: str | None) -> dict[str, StreamCursor]:
         prefix = cursor_key(self.life, "")
-        cursors: dict[str, Offset] = {}
+        cursors: dict[str, StreamCursor] = {}
         key = prefix + after
         while page := await self._engine.documents(prefix, key, LIST_PAGE_MAX):
             key = page[-1].key

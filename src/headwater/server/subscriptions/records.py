@@ -5,7 +5,7 @@
 | `subscription/record/ID`   | its configuration, who created it, and the id of its life, which is never reused |
 | `subscription/wakes/LIFE`  | its generation, the wake in flight with lease and holder, and the next retry     |
 | `subscription/member/LIFE/PATH` | a stream that it names                                                      |
-| `subscription/cursor/LIFE/PATH` | the offset up to which a stream is acked                                    |
+| `subscription/cursor/LIFE/PATH` | the offset up to which a stream is acked, and the id of the stream          |
 | `subscription/keys`        | the keys that sign webhooks, and the secret of tokens                           |
 
 A stream that the pattern matches and that has no cursor is unread: it was created after the subscription. The cursors
@@ -46,13 +46,20 @@ class SubscriptionRecord(msgspec.Struct, frozen=True):
         return self.config.type is Delivery.WEBHOOK
 
 
+class StreamCursor(Offset, frozen=True, array_like=True, gc=False):
+    """Up to where a stream is acked. The offset alone does not tell of which stream: what several of them have of a
+    timeline of the store has the id of the timeline."""
+
+    stream_id: int = 0  # 0: not known, it was written before this was noted
+
+
 class WakeStream(msgspec.Struct, frozen=True, array_like=True):
     """A stream of a wake: the acked offset and the tail at the time."""
 
     path: str
     is_member: bool  # the subscription names it
     acked: Offset | None  # None: its beginning
-    tail: Offset
+    tail: StreamCursor
 
 
 class WakeInFlight(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,12 +132,12 @@ class SigningKey(msgspec.Struct, frozen=True):
 _records = msgspec.msgpack.Decoder(SubscriptionRecord)
 _wakes = msgspec.msgpack.Decoder(Wakes)
 _keys = msgspec.msgpack.Decoder(SigningKeys)
-_offsets = msgspec.msgpack.Decoder(Offset)
+_cursors = msgspec.msgpack.Decoder(StreamCursor)
 encode = msgspec.msgpack.Encoder().encode
 decode_record = _records.decode
 decode_wakes = _wakes.decode
 decode_keys = _keys.decode
-decode_cursor = _offsets.decode
+decode_cursor = _cursors.decode
 _PRESENT = b"\x01"
 
 
@@ -146,5 +153,5 @@ def write_member(life: str, path: str) -> WriteDocument:
     return WriteDocument(member_key(life, path), _PRESENT)
 
 
-def write_cursor(life: str, path: str, cursor: Offset) -> WriteDocument:
+def write_cursor(life: str, path: str, cursor: StreamCursor) -> WriteDocument:
     return WriteDocument(cursor_key(life, path), encode(cursor))

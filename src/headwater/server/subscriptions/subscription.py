@@ -41,15 +41,15 @@ from headwater.errors import (
     WakeTokenExpiredError,
 )
 from headwater.log.commands import Append, WriteDocument, WriteDocuments
-from headwater.log.offsets import Offset
 from headwater.protocol.streams.offsets import format_offset, parse_offset
 from headwater.protocol.subscriptions.config import Ack, AckBody, ClaimBody
 from headwater.protocol.subscriptions.patterns import parse_pattern
 from headwater.server.auth.scopes import Action
 from headwater.server.subscriptions.keys import Keys
-from headwater.server.subscriptions.links import Link, Links, acked_position, is_cursor_of
+from headwater.server.subscriptions.links import Link, Links, acked_position, cursor_at, is_cursor_of
 from headwater.server.subscriptions.records import (
     WAKES,
+    StreamCursor,
     SubscriptionRecord,
     WakeInFlight,
     Wakes,
@@ -472,7 +472,7 @@ class RunningSubscription:
                 continue
             position = acked_position(link.stream, sent.tail)
             if is_cursor_of(link.stream, sent.tail) and position > link.position:
-                documents.append(write_cursor(self.record.life, sent.path, link.stream.offset(position)))
+                documents.append(write_cursor(self.record.life, sent.path, cursor_at(link.stream, position)))
         return documents
 
     # Workers
@@ -568,7 +568,7 @@ class RunningSubscription:
 
     async def _checked(self, acks: list[Ack]) -> list[WriteDocument]:
         """The cursors that acks set. InvalidAckError if one of them cannot be applied."""
-        cursors: dict[str, tuple[int, Offset]] = {}
+        cursors: dict[str, tuple[int, StreamCursor]] = {}
         async for ack in in_turns(acks, limits.SUBSCRIPTIONS_PER_TURN):
             path = ack.member
             link = await self.links.find(path)
@@ -579,7 +579,7 @@ class RunningSubscription:
             if position < least:
                 raise InvalidAckError(f"{path!r} is acked up to {format_offset(link.stream.offset(least))}")
             if position > link.position:  # the offset where a fork begins is its source's, and would outlive the fork
-                cursors[path] = (position, link.stream.offset(position))
+                cursors[path] = (position, cursor_at(link.stream, position))
         return [write_cursor(self.record.life, path, cursor) for path, (_, cursor) in cursors.items()]
 
     async def _position(self, link: Link, text: str) -> int:
@@ -643,7 +643,7 @@ class RunningSubscription:
     def first_cursor(self, stream: VisibleStream) -> list[WriteDocument]:
         if stream.tail <= acked_position(stream, None):
             return []
-        return [write_cursor(self.record.life, stream.path, stream.offset(stream.tail))]
+        return [write_cursor(self.record.life, stream.path, cursor_at(stream, stream.tail))]
 
     async def forget_cursor(self, path: str) -> None:
         """Delete the cursor of a stream that was deleted, if no stream at its path has it and it is not named."""

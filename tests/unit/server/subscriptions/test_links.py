@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from headwater.engine.messages import VisibleStream
 from headwater.log.commands import ForkRequest
-from headwater.log.offsets import Offset
+from headwater.log.content import ContentKind
+from headwater.log.offsets import Names, Span, Timeline
 from headwater.server.subscriptions import links
-from headwater.server.subscriptions.links import acked_position, is_cursor_of
+from headwater.server.subscriptions.links import acked_position, cursor_at, is_cursor_of
+from headwater.server.subscriptions.records import StreamCursor
 from tests import virtual_time
 from tests.fault.subscription_oracle import matches
 from tests.unit.server.subscriptions.rig import WAKE_STREAM, Rig
@@ -51,7 +54,7 @@ def test_a_cursor_belongs_to_one_stream_at_its_path() -> None:
         async with Rig() as rig:
             await rig.create("e/1", b"1")
             before = await rig.engine.info("e/1")
-            cursor = before.offset(before.tail)
+            cursor = cursor_at(before, before.tail)
             assert (acked_position(before, None), acked_position(before, cursor)) == (0, before.tail)
             await rig.delete("e/1")
             await rig.create("e/1", b"1")
@@ -72,7 +75,23 @@ def test_a_fork_is_unread_from_where_its_own_data_begins() -> None:
             await rig.append("fork")
             fork = await rig.engine.info("fork")
             assert acked_position(fork, None) == source.tail
-            assert acked_position(fork, fork.offset(fork.tail)) == fork.tail
-            assert acked_position(fork, Offset(1, 1)) == source.tail  # of an earlier stream at its path
+            assert acked_position(fork, cursor_at(fork, fork.tail)) == fork.tail
+            assert acked_position(fork, StreamCursor(1, 1, 1)) == source.tail  # of an earlier stream at its path
 
     run(test())
+
+
+def test_a_cursor_of_a_timeline_that_several_streams_have_belongs_to_one_of_them() -> None:
+    def stream(names: Names) -> VisibleStream:
+        return VisibleStream(
+            names.stream_id, "e/1", "text/plain", ContentKind.BINARY, 0, None, None, None, names, 300, False
+        )
+
+    timeline = Timeline(10, 50)  # of the store, after a restore: both streams were appended to in it
+    before = stream(Names(6, timelines=(timeline,)))
+    fork = stream(Names(20, (Span(5, 0, 100),), (timeline,)))  # of another stream, created at the same path
+    cursor = cursor_at(before, 200)
+    assert (cursor.id, acked_position(before, cursor)) == (timeline.id, 200)
+    assert not is_cursor_of(fork, cursor)
+    assert acked_position(fork, cursor) == 100  # nothing of its own data is skipped
+    assert acked_position(fork, cursor_at(before, 80)) == 100

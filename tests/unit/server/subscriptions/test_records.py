@@ -8,6 +8,7 @@ from headwater.server.auth.grants import Grant
 from headwater.server.subscriptions.records import (
     SigningKey,
     SigningKeys,
+    StreamCursor,
     SubscriptionRecord,
     WakeInFlight,
     Wakes,
@@ -21,7 +22,7 @@ from headwater.server.subscriptions.records import (
     write_cursor,
 )
 
-STREAM = WakeStream("a", True, None, Offset(5, 10))
+STREAM = WakeStream("a", True, None, StreamCursor(5, 10, 5))
 LEASED = WakeInFlight("w_1", 3, (STREAM,), True, "worker", "c", 5_000)
 
 
@@ -34,9 +35,10 @@ def test_documents_are_read_as_they_were_written() -> None:
     assert decode_wakes(encode(Wakes())) == Wakes()
     keys = SigningKeys(b"secret", (SigningKey(b"1", 1, 2), SigningKey(b"2", 3)))
     assert decode_keys(encode(keys)) == keys
-    write = write_cursor("life", "a/b", Offset(5, 10))
+    write = write_cursor("life", "a/b", StreamCursor(5, 10, 3))
     assert write.key == cursor_key("life", "a/b") == "subscription/cursor/life/a/b"
-    assert decode_cursor(write.data or b"") == Offset(5, 10)
+    assert decode_cursor(write.data or b"") == StreamCursor(5, 10, 3)
+    assert decode_cursor(encode(Offset(5, 10))) == StreamCursor(5, 10)  # as they were written at first
 
 
 @pytest.mark.parametrize(
