@@ -4,6 +4,9 @@ The server writes a task to the worker's input and reads the answer from its out
 ends, so it does not outlive the server, and it ignores the signals that a supervisor sends to every process of a
 service (`become_worker`).
 
+It is in a process group of its own, so that Ctrl-C does not reach it, but in the session of the server: Linux divides
+the processors equally among sessions (autogroup) before it looks at priorities.
+
 The worker may end at any moment: while it is idle, while a task is sent or in progress, or before its answer is read.
 Whatever goes wrong between the two processes is a `WorkerLostError`, and the next task starts another process.
 """
@@ -22,6 +25,8 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
+# The worker leaves the server's process group before it imports anything: uvloop has no `process_group`.
+_START = "import os, sys; os.setpgid(0, 0); from {module} import main; main(*sys.argv[1:])"
 
 
 class WorkerLostError(Exception):
@@ -33,10 +38,10 @@ class WorkerUnavailableError(WorkerLostError):
 
 
 class WorkerProcess:
-    """Starts the process of a module when it is first needed, and gives it one task at a time."""
+    """Starts the process of a module, its `main(*arguments)`, when it is first needed; gives it one task at a time."""
 
     def __init__(self, module: str, *arguments: str, stop_s: float) -> None:
-        self._command = ("-m", module, *arguments)
+        self._command = ("-c", _START.format(module=module), *arguments)
         self._stop_s = stop_s
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -62,7 +67,6 @@ class WorkerProcess:
                     *self._command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C and signals to the group of the server do not reach it
                 )
             except OSError as error:  # no file descriptor, process or memory
                 raise WorkerUnavailableError(f"its process could not be started: {error}") from error
@@ -131,3 +135,10 @@ def become_worker(nice: int) -> None:
     if sys.platform == "linux":  # be killed together with the server
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(nice)  # requests have priority
+
+
+def run_in_idle_time() -> None:
+    """Leave the processors to every other process at once. A low priority alone keeps one for some milliseconds."""
+    if sys.platform == "linux":
+        with contextlib.suppress(PermissionError):  # of a sandbox; the priority is low all the same
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.limits import FOLD_NICE
 from headwater.server.compacting.contents import ContentSize, SnapshotContent, StateContent, TableContent, open_database
-from headwater.worker_process import become_worker
+from headwater.worker_process import become_worker, run_in_idle_time
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -69,6 +69,7 @@ def _answer(output: int, answer: SnapshotAnswer, data: bytes = b"") -> None:
 
 def main() -> None:
     become_worker(FOLD_NICE)
+    run_in_idle_time()
     output = sys.stdout.fileno()
     try:
         work(sys.stdin.buffer, output)
@@ -76,7 +77,3 @@ def main() -> None:
         return
     except Exception as error:  # noqa: BLE001 - reported to the server
         _answer(output, SnapshotAnswer(f"{type(error).__name__}: {error}"))
-
-
-if __name__ == "__main__":
-    main()

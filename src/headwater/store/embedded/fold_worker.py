@@ -78,7 +78,8 @@ def open_worker(directory: Path) -> FoldWorker:
     return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection)
 
 
-def main(directory: Path) -> None:
+def main(store: str) -> None:
+    directory = Path(store)
     become_worker(limits.FOLD_NICE)
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
@@ -89,7 +90,3 @@ def main(directory: Path) -> None:
         except BrokenPipeError:  # the server was killed
             break
     lock.release()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
