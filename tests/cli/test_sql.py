@@ -95,6 +95,41 @@ def test_errors_are_one_line(server: Server, query: str, code: int, wording: byt
     assert failed.stdout == b""
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "json_text"),
+    [
+        ("DATE '20000-01-02'", "20000-01-02", "20000-01-02"),
+        ("DATE 'infinity'", "infinity", "infinity"),
+        ("TIMESTAMP '-infinity'", "-infinity", "-infinity"),
+        ("TIMESTAMP '20000-01-02 03:04:05.67'", "20000-01-02T03:04:05.67", "20000-01-02T03:04:05.67"),
+        ("to_timestamp(1767225600000)", "57971-02-25T00:00:00Z", "57971-02-25T00:00:00Z"),
+        ("[DATE '20000-01-02']", '["20000-01-02"]', ["20000-01-02"]),
+        ("{'a': DATE '20000-01-02', 'b': 1}", '{"a":"20000-01-02","b":1}', {"a": "20000-01-02", "b": 1}),
+        ("INTERVAL 14 MONTH", "1 year 2 months", "1 year 2 months"),
+        ("INTERVAL '-1 day 90061.25 seconds'", "-1 day 25:01:01.25", "-1 day 25:01:01.25"),
+        ("INTERVAL '-1 month -0.5 seconds'", "-1 month -00:00:00.5", "-1 month -00:00:00.5"),
+        ("INTERVAL 0 DAY", "00:00:00", "00:00:00"),
+    ],
+)
+def test_values_that_python_does_not_have(server: Server, value: str, text: str, json_text: object) -> None:
+    query = f"SELECT {value} AS x, ({value})::VARCHAR AS y"
+    lines = run(server, "sql", query, "--rows", "0").stdout.decode().splitlines()
+    assert lines[1].startswith(text + "  ")
+    (row,) = csv.DictReader(io.StringIO(run(server, "sql", query, "-f", "csv").stdout.decode(), newline=""))
+    assert row["x"] == text
+    assert json.loads(run(server, "sql", query, "-f", "json").stdout)["x"] == json_text
+    if value.startswith("INTERVAL"):
+        assert row["y"] == text
+
+
+def test_parquet_has_no_intervals(server: Server, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    query = "SELECT INTERVAL 1 DAY AS x"
+    failed = run(server, "sql", query, "-f", "parquet", "-o", str(out), expect=failing.WRONG_CALL)
+    assert b"Parquet cannot hold a column of the result; cast it to VARCHAR" in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_message_that_does_not_fit(server: Server, client: Client, path: str, tmp_path: Path) -> None:
     client.stream(path).append_many([{"n": 3}] * 1000)
     client.stream(path).append({"n": "many"})
@@ -159,6 +194,23 @@ def test_follow_prints_the_rows_that_are_new(server: Server, client: Client) -> 
         assert [process.stdout.readline() for _ in range(3)] == ['"kind","n"\n', '"a",1\n', '"b",1\n']
         client.stream(path).append({"kind": "b"})
         assert process.stdout.readline() == '"b",2\n'
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+    assert (process.returncode, out, errors) == (failing.INTERRUPTED, "", "")
+
+
+def test_follow_knows_rows_whose_column_has_become_wider(server: Server, client: Client) -> None:
+    path = f"sql/{uuid.uuid4().hex}"
+    client.stream(path).create(messages=[{"n": 1}, {"n": 2}])
+    process = _start(server, f"SELECT n FROM '{path}'", "-f", "json", "--follow")
+    assert process.stdout is not None
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ['{"n":1}\n', '{"n":2}\n']
+        for more, line in ((2.5, '{"n":2.5}\n'), ("many", '{"n":"many"}\n'), ([1], '{"n":[1]}\n')):
+            client.stream(path).append({"n": more})
+            assert process.stdout.readline() == line
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=LIMIT_S)
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,16 +17,17 @@ import msgspec
 from headwater.sql.references import quoted_name
 
 TEXT, WHOLE, HUGE, REAL, TRUTH, TREE = "VARCHAR", "BIGINT", "HUGEINT", "DOUBLE", "BOOLEAN", "JSON"
-_INT64, _INT128 = 2**63, 2**127
+_INT64, _HUGE = 2**63, 10**38  # of a HUGEINT as Arrow and Parquet have it: 38 digits
 _NESTED = ("STRUCT", "MAP", "JSON", "[")
 
 
 class SampledField(msgspec.Struct, frozen=True):
-    """A field of JSON objects: its name there, its column, and the type of the column."""
+    """A field of JSON objects: its name there, its column, and the type of the column, which the query may give."""
 
     key: str
     column: str
     type: str
+    is_given: bool = False
 
 
 def sampled_types(messages: Iterable[Any]) -> dict[str, str | None]:
@@ -52,7 +53,7 @@ def _type_of(value: Any) -> str | None:
     if isinstance(value, bool):
         return TRUTH
     if isinstance(value, int):
-        return WHOLE if -_INT64 <= value < _INT64 else HUGE if -_INT128 < value < _INT128 else TEXT
+        return WHOLE if -_INT64 <= value < _INT64 else HUGE if -_HUGE < value < _HUGE else TEXT
     if isinstance(value, float):
         return REAL if math.isfinite(value) else TEXT  # 1e400 is a number of JSON, and of no type
     return TEXT if isinstance(value, str) else TREE
@@ -69,7 +70,9 @@ def _common(first: str | None, second: str | None) -> str | None:
     return TREE if TREE in (first, second) else TEXT  # text of any scalar, such as 12345678901234567890 and 0.5
 
 
-def as_columns(types: Mapping[str, str | None], taken: Sequence[str] = ()) -> list[SampledField]:
+def as_columns(
+    types: Mapping[str, str | None], taken: Sequence[str] = (), given: Collection[str] = ()
+) -> list[SampledField]:
     """A column for each field that can have one. SQL ignores case, so a name that is taken gets a number."""
     used = {name.lower() for name in taken}
     fields = []
@@ -81,7 +84,7 @@ def as_columns(types: Mapping[str, str | None], taken: Sequence[str] = ()) -> li
             number += 1
             column = f"{key}_{number}"
         used.add(column.lower())
-        fields.append(SampledField(key, column, kind or TREE))
+        fields.append(SampledField(key, column, kind or TREE, key in given))
     return fields
 
 
@@ -115,15 +118,33 @@ def _cast(field: SampledField, text: str) -> str:
     if kind in (TEXT, TREE):
         return text
     cast = f"TRY_CAST({text} AS {kind})"
-    fault = f"{cast} IS NULL"
-    if kind.upper() in _INTEGERS:  # a cast would round 1.5
-        fault = f"(contains({text}, '.') AND NOT ends_with({text}, '.0')) OR {fault}"
+    fault = f"{cast} IS NULL OR {_lossy(text, cast, kind) if field.is_given else _other(text, cast, kind)}"
     says = f"the field {field.key} is {kind} in the sample, and a message has "
     way = f"; give its type: stream('PATH', types := '{quoted_name(field.key)} VARCHAR')"
     failure = f"error({quoted_text(says)} || {text}[:80] || {quoted_text(way)})"
     return f"CASE WHEN {text} IS NULL THEN NULL WHEN {fault} THEN {failure}::{kind} ELSE {cast} END"
 
 
+def _lossy(text: str, cast: str, kind: str) -> str:
+    """Whether a cast to a type that the query gives rounds, as one of 1.5 or 1e-05 to a whole number does."""
+    if kind.upper() not in _INTEGERS:
+        return "false"
+    return f"(contains({text}, '.') AND NOT ends_with({text}, '.0')) OR contains({text}, 'e-')"
+
+
+def _other(text: str, cast: str, kind: str) -> str:
+    """Whether a value is not one of the sampled type, although a cast takes it: the texts 007, 0x1F, 1_000, yes and
+    nan, and numbers that are rounded or become infinite."""
+    if kind == TRUTH:
+        return f"{text} NOT IN ('true', 'false')"
+    if kind == REAL:
+        return f"NOT isfinite({cast}) OR NOT regexp_full_match({text}, {quoted_text(_JSON_NUMBER)})"
+    digits = f"{cast}::VARCHAR"
+    differs = f"({digits} <> {text} AND {digits} || '.0' <> {text})"
+    return differs if kind == WHOLE else f"{differs} OR abs({cast}) >= {_HUGE}"
+
+
+_JSON_NUMBER = r"-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?"
 _INTEGERS = (
     *("BIGINT", "HUGEINT", "INTEGER", "INT", "SMALLINT", "TINYINT", "UBIGINT", "UINTEGER", "USMALLINT", "UTINYINT"),
     *("INT8", "INT4", "INT2", "INT1", "LONG", "SIGNED", "UHUGEINT"),

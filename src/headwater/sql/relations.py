@@ -175,8 +175,9 @@ class Relations:
         types: dict[str, str | None] = {}
         for part in _spread(parts, limits.SQL_SAMPLED_STREAMS):
             fields.merged(types, fields.sampled_types(sample(part, limits.SQL_SAMPLE_MESSAGES)))
-        types |= self._declared(named.get("types"))
-        known = fields.as_columns(types)
+        given = self._declared(named.get("types"))
+        types |= given
+        known = fields.as_columns(types, given=given)
         used = [field for field in known if self._references.uses(field.column)]
         if len(used) > limits.SQL_FIELDS_MAX:
             raise SqlError(f"{name!r} has {len(used):,} fields; name those that you need, or use _value->>'field'")

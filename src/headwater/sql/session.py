@@ -40,6 +40,9 @@ class SqlAnswer:
         self.schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, names, strict=True)])
         self.json_columns = json_columns  # those of JSON, which Arrow has as text
         self.streams = {path: until for relation in relations for path, until in relation.streams}
+        self.named_streams = {
+            path: until for relation in relations if relation.glob is None for path, until in relation.streams
+        }
         self.tables = {name: seqno for relation in relations for name, seqno in relation.tables}
         self.globs = {relation.glob for relation in relations if relation.glob is not None}
         self._reader = reader
@@ -105,9 +108,7 @@ class SqlSession:
             infos = (info for info in client.list(fixed_part(pattern)) if matches(info.path))
             if any(answer.streams.get(info.path) != info.tail_offset for info in infos):
                 return True
-        if not answer.globs and any(
-            client.stream(one).head().tail_offset != tail for one, tail in answer.streams.items()
-        ):
+        if any(client.stream(path).head().tail_offset != tail for path, tail in answer.named_streams.items()):
             return True
         return any(client.table(name).info().last_seqno != seqno for name, seqno in answer.tables.items())
 

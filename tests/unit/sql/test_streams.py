@@ -81,7 +81,16 @@ def test_a_message_of_16_mebibytes() -> None:
         (1, "many", "a message has many"),
         (1, {"a": 1}, 'a message has {"a":1}'),
         (1.5, "x", "the field n is DOUBLE in the sample, and a message has x"),
+        (1, 1e-5, "a message has 1e-05"),
+        (1, "007", "a message has 007"),
+        (1, "0x1F", "a message has 0x1F"),
+        (1, "1_000", "a message has 1_000"),
+        (HUGE, 10**38, f"the field n is HUGEINT in the sample, and a message has {10**38}"),
+        (1.5, "nan", "a message has nan"),
+        (1.5, "1_000", "a message has 1_000"),
         (True, "maybe", "the field n is BOOLEAN in the sample"),
+        (True, "yes", "a message has yes"),
+        (True, 1, "a message has 1"),
     ],
 )
 def test_a_later_message_of_another_type_is_an_error(
@@ -96,6 +105,31 @@ def test_a_later_message_of_another_type_is_an_error(
     assert "types := '\"n\" VARCHAR'" in str(raised.value)
     assert ask(f"SELECT count(*) FROM '{prefix}'") == [1001]
     assert len(ask(f"SELECT DISTINCT n FROM stream('{prefix}', types := 'n VARCHAR')")) == 2
+
+
+def test_a_later_number_that_is_too_large_for_a_float(client: Client, ask: Ask, prefix: str) -> None:
+    stream = client.stream(prefix)
+    stream.create(messages=[{"n": 1.5}] * 1000)
+    stream.append_body(b'[{"n":1e400}]')
+    with pytest.raises(SqlDataError, match="the field n is DOUBLE in the sample, and a message has 1e400"):
+        ask(f"SELECT max(n) FROM '{prefix}'")
+
+
+def test_numbers_of_39_digits_are_text(client: Client, ask: Ask, prefix: str) -> None:
+    """Arrow and Parquet have 38 digits."""
+    client.stream(prefix).create(messages=[{"n": 10**38, "most": 10**38 - 1, "least": 1 - 10**38}])
+    assert ask(f"SELECT n, most::VARCHAR, least::VARCHAR, typeof(most) FROM '{prefix}'") == [
+        (str(10**38), str(10**38 - 1), str(1 - 10**38), "HUGEINT")
+    ]
+
+
+def test_types_that_are_given_are_those_of_casts(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"n": "007", "x": "1_000", "ok": "yes"}])
+    types = "n BIGINT, x DOUBLE, ok BOOLEAN"
+    assert ask(f"SELECT n, x, ok FROM stream('{prefix}', types := '{types}')") == [(7, 1000.0, True)]
+    client.stream(prefix).append({"n": 1e-5})
+    with pytest.raises(SqlDataError, match="a message has 1e-05"):
+        ask(f"SELECT n FROM stream('{prefix}', types := '{types}')")
 
 
 def test_whole_numbers_may_be_written_as_decimals(client: Client, ask: Ask, prefix: str) -> None:
@@ -214,6 +248,17 @@ def test_new_streams_of_a_glob_are_new_data(client: Client, prefix: str) -> None
         answer.arrow()
         assert not session.has_new_data(answer)
         client.stream(f"{prefix}/b").create(messages=[{"n": 1}])
+        assert session.has_new_data(answer)
+
+
+def test_new_data_of_a_stream_beside_a_glob(client: Client, prefix: str) -> None:
+    client.stream(f"{prefix}/a").create(messages=[{"n": 1}])
+    client.stream(f"{prefix}-names").create(messages=[{"n": 1, "name": "one"}])
+    with SqlSession(client) as session:
+        answer = session.query(f"SELECT name FROM '{prefix}/*' JOIN '{prefix}-names' USING (n)")
+        answer.arrow()
+        assert not session.has_new_data(answer)
+        client.stream(f"{prefix}-names").append({"n": 2, "name": "two"})
         assert session.has_new_data(answer)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from headwater import limits
@@ -67,6 +70,7 @@ def follow(session: SqlSession, text: str, sink: ResultSink) -> None:
         else:
             known = _print_new(result, known, sink.format, is_first=before is None)
             before = result
+        time.sleep(limits.SQL_FOLLOW_S)
         while not session.has_new_data(result.answer):
             time.sleep(limits.SQL_FOLLOW_S)
 
@@ -75,10 +79,11 @@ def _print_new(result: _Whole, known: Counter[str], form: str, *, is_first: bool
     """Print the rows that the last result did not have, and return those of this one."""
     now: Counter[str] = Counter()
     new: list[pa.RecordBatch] = []
+    are_json = [name in result.json_columns for name in result.schema.names]
     for batch in result.batches():
         are_new = []
         for row in rows_of(batch):
-            key = repr(row)
+            key = repr([_comparable(value, is_json=one) for value, one in zip(row, are_json, strict=True)])
             now[key] += 1
             are_new.append(now[key] > known[key])
         new.append(batch.filter(pa.array(are_new, pa.bool_())))
@@ -90,6 +95,19 @@ def _print_new(result: _Whole, known: Counter[str], form: str, *, is_first: bool
         write_csv(_Part(result, new), text, has_header=is_first)
         write(text.getvalue())
     return now
+
+
+def _comparable(value: Any, *, is_json: bool) -> Any:
+    """The text of a scalar, which stays the same if new messages make its column wider: 1 becomes 1.0, "1" or JSON."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    if isinstance(value, int | float | Decimal):
+        return str(value)
+    if is_json and isinstance(value, str) and value.startswith('"'):
+        value = msgspec.json.decode(value)
+    return value.removesuffix(".0") if isinstance(value, str) else value
 
 
 class _Part:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import typer
 from rich.console import Console
@@ -20,6 +21,7 @@ from rich.console import Console
 from headwater.cli.failing import WRONG_CALL, fail
 from headwater.cli.layout import table_lines
 from headwater.cli.output import say, shown, write
+from headwater.errors import SqlError
 
 BINARY = ("parquet", "arrow")
 _FOLDED_COLUMN_MIN = 8
@@ -124,7 +126,38 @@ def _first_rows(answer: Result, rows_max: int) -> tuple[list[tuple[Any, ...]], b
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return list(zip(*map(values_of, batch.columns), strict=True))
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """The values of a column in Python. Dates and times that Python does not have, such as those of the year 20000, are
+    text."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        values = list(map(_value_of, column))
+    return values
+
+
+def _value_of(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        kind = scalar.type
+        if pa.types.is_struct(kind):
+            return {name: _value_of(one) for name, one in scalar.items()}
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            return _distant(scalar.value, "D" if pa.types.is_date(kind) else kind.unit, kind)
+        return list(map(_value_of, scalar.values))
+
+
+def _distant(number: int, unit: str, kind: pa.DataType) -> str:
+    """A date or a time that Python does not have, as text."""
+    if abs(number) == 2 ** (31 if unit == "D" else 63) - 1:
+        return "infinity" if number > 0 else "-infinity"
+    text = str(np.array(number).astype(f"datetime64[{unit}]"))
+    text = text.rstrip("0").removesuffix(".") if "." in text else text
+    return text if getattr(kind, "tz", None) is None else f"{text}Z"
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -157,9 +190,22 @@ def plain_of(value: Any) -> Any:
         return None if value != value else str(value)  # JSON has no NaN and no infinities
     if isinstance(value, dict):
         return {str(key): plain_of(one) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # an interval
-        return f"{value[0]} months {value[1]} days {value[2] / 1e9:g} s"
+    if isinstance(value, pa.MonthDayNano):
+        return _interval(value)
     return [plain_of(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _interval(value: pa.MonthDayNano) -> str:
+    """An interval as DuckDB writes it: `1 year 2 months 3 days 04:05:06.7`."""
+    years, months = int(value.months / 12), abs(value.months) % 12 * (1 if value.months > 0 else -1)
+    counts = ((years, "year"), (months, "month"), (value.days, "day"))
+    words = [f"{count} {unit}{'' if abs(count) == 1 else 's'}" for count, unit in counts if count]
+    seconds, nanos = divmod(abs(value.nanoseconds), 10**9)
+    if value.nanoseconds or not words:
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        fraction = f".{nanos:09}".rstrip("0") if nanos else ""
+        words.append(f"{'-' if value.nanoseconds < 0 else ''}{clock}{fraction}")
+    return " ".join(words)
 
 
 def _number(value: Decimal) -> msgspec.Raw:
@@ -185,7 +231,7 @@ def json_lines(answer: Result, batch: pa.RecordBatch) -> bytes:
 
 
 def _json_cells(column: pa.Array, *, is_json: bool) -> list[Any]:
-    cells: list[Any] = column.to_pylist()
+    cells = values_of(column)
     kind = column.type
     if is_json:
         return [None if cell is None else msgspec.Raw(cell.encode()) for cell in cells]
@@ -207,20 +253,24 @@ def write_csv(answer: Result, file: Any, *, has_header: bool = True) -> None:
 
 def _in_csv(kind: pa.DataType) -> pa.DataType:
     """Types that the writer does not know become text."""
-    is_plain = _is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)
+    is_plain = _is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
     return kind if is_plain else pa.string()
 
 
 def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type == field.type:
         return column
-    return pa.array([None if value is None else text_of(value) for value in column.to_pylist()], pa.string())
+    return pa.array([None if value is None else text_of(value) for value in values_of(column)], pa.string())
 
 
 def write_parquet(answer: Result, file: Any) -> None:
     from pyarrow import parquet
 
-    with parquet.ParquetWriter(file, answer.schema) as writer:
+    try:
+        writer = parquet.ParquetWriter(file, answer.schema)
+    except pa.ArrowNotImplementedError as error:
+        raise SqlError(f"Parquet cannot hold a column of the result; cast it to VARCHAR ({error})") from None
+    with writer:
         for batch in answer.batches():
             writer.write_batch(batch)
 
