@@ -33,7 +33,8 @@ from headwater.protocol.state.events import (
 
 _MARK = b"\xff"
 _END = b"\0"
-_ESCAPED = b"\0\xfe"
+_ESCAPE = b"\xfe"  # after a zero byte of a type or key
+_ESCAPED = _END + _ESCAPE
 _ENDS = 2  # zero bytes in a name without escapes
 
 _events = EventDecoder(msgspec.Raw)
@@ -135,7 +136,7 @@ class Entities:
     def get(self, entity_type: str, key: str) -> Entity | None:
         name = entity_name(entity_type, key)
         run = self._runs[bisect_right(self._firsts, name) - 1]
-        start = run.find(_MARK + name)
+        start = _entity_start(run, name)
         return None if start < 0 else Entity(run, start + 1, _entity_end(run, start))
 
     def page(self, entity_type: str | None, after: bytes, limit: int, bytes_max: int) -> EntityPage:
@@ -147,7 +148,7 @@ class Entities:
         page: list[Entity] = []
         size_bytes = 0
         for entity in self._since(first):
-            if after and entity.run.startswith(after, entity.start):
+            if after and _is_named(entity.run, after, entity.start):
                 continue
             if not past > entity.run[entity.start : entity.start + len(past)]:
                 break
@@ -181,7 +182,7 @@ class Entities:
     def _put(self, name: bytes, value: msgspec.Raw) -> None:
         at = bisect_right(self._firsts, name) - 1
         run = self._runs[at]
-        start = run.find(_MARK + name)
+        start = _entity_start(run, name)
         if start >= 0:
             end = _entity_end(run, start)
             self._replace(at, b"%b\xff%b%b%b" % (run[:start], name, value, run[end:]))
@@ -232,7 +233,7 @@ class Entities:
     def _remove(self, name: bytes) -> None:
         at = bisect_right(self._firsts, name) - 1
         run = self._runs[at]
-        start = run.find(_MARK + name)
+        start = _entity_start(run, name)
         if start < 0:
             return
         self.count -= 1
@@ -251,6 +252,18 @@ class Entities:
     def _skip(self, reason: str) -> None:
         self.skipped += 1
         self.reason = reason[: limits.VIEW_REASON_LENGTH_MAX]
+
+
+def _entity_start(run: bytes, name: bytes) -> int:
+    """Where the entity with a name begins in its run, or -1. The first one that begins with the name is it, or has a
+    key that is longer by a zero byte, and sorts after it."""
+    start = run.find(_MARK + name)
+    return start if start < 0 or _is_named(run, name, start + 1) else -1
+
+
+def _is_named(run: bytes, name: bytes, start: int) -> bool:
+    """Whether the entity that begins somewhere in a run has a name."""
+    return run.startswith(name, start) and not run.startswith(_ESCAPE, start + len(name))
 
 
 def _entity_end(run: bytes, start: int) -> int:

@@ -14,7 +14,10 @@ from headwater import limits
 from headwater.limits import ENTITY_NAME_BYTES_MAX
 from headwater.protocol.state.entities import Entities, entity_name
 
-NAMES = st.text(st.sampled_from('a\0\x01b/é😀￿ %"\\'), min_size=1, max_size=4)
+NAMES = st.one_of(
+    st.text(st.sampled_from('a\0\x01b/é😀￿ %"\\'), min_size=1, max_size=4),
+    st.text(st.sampled_from("a\0"), min_size=1, max_size=2),  # so that many begin with another one and a zero byte
+)
 CHANGES = st.lists(
     st.tuples(
         st.sampled_from(["insert", "update", "upsert", "delete", "reset"]),
@@ -83,6 +86,16 @@ def test_entities_are_those_of_the_plain_fold(run_bytes: int, changes: list[Any]
         for _, entity_type, key, _ in changes:
             entity = state.get(entity_type, key)
             assert (None if entity is None else bytes(entity.value).decode()) == live.get((entity_type, key))
+
+
+def test_keys_that_differ_by_a_zero_byte() -> None:
+    longer = message("upsert", "t", "k\0", "1")
+    state = folded([longer])
+    assert state.get("t", "k") is None
+    folded([message("delete", "t", "k", "")], state)
+    assert shown(state) == [("t", "k\0", "1")]
+    folded([message("upsert", "t", "k", "2")], state)
+    assert shown(state, limit=1) == [("t", "k", "2"), ("t", "k\0", "1")]
 
 
 def test_many_entities_in_any_order() -> None:
