@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.certificates import make_pair
 from tests.edges import GRANIAN, MOUNTED, UVICORN, edge, free_port
 from tests.nurls import receiver
 from tests.proxies import below_a_prefix
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -396,6 +399,27 @@ def test_state_and_time_travel(console: ConsolePage) -> None:
     console.click("text=Now")
     console.wait_rows(lambda rows: len(rows) == 11, "the newest state")
     console.wait_text(".moment", "newest")
+
+
+def test_a_past_state_as_code(console: ConsolePage, http: httpx.Client) -> None:
+    """The request for what is on the screen has the state that is there."""
+    path = f"past-{uuid.uuid4().hex}"
+    http.put(f"/v1/stream/{path}", headers=JSON)
+    for key in ("a", "b", "c"):
+        event = {"type": "t", "key": key, "value": 1, "headers": {"operation": "insert"}}
+        http.post(f"/v1/stream/{path}", headers=JSON, json=[event])
+        record = http.get("/v1/stream/__ds/records", params={"path": path}).json()["records"][-1]
+        wait_until(
+            lambda before=record["time"]: datetime.now(UTC) > datetime.fromisoformat(before) + timedelta(milliseconds=1)
+        )
+    console.open(f"#/stream/{path}/state")
+    console.wait_rows(lambda rows: len(rows) == 3, "the newest state")
+    console.act("slide", selector="input[type=range]", value=1)
+    console.wait_rows(lambda rows: len(rows) == 2, "the first two")
+    console.click("text=As curl, Python or JavaScript")
+    console.wait_text(".snippets", "&at=")
+    code = console.run("document.querySelectorAll('.snippet code')[0].textContent")
+    assert [one["key"] for one in http.get(shlex.split(code)[-1]).json()["entities"]] == ["a", "b"]
 
 
 def test_the_history_of_a_key(console: ConsolePage) -> None:

@@ -41,13 +41,16 @@ function valueOf(text) {
   return parse(text).get("value");
 }
 
-/** What an event says, or null if it is not a state event. */
-function read(text) {
+/** What an event says, or null if it is not a state event, by the rules of the server. */
+export function read(text) {
   try {
-    const { type, key, headers } = JSON.parse(text);
-    if (headers?.control) return { control: headers.control };
-    const valid = typeof type === "string" && type && typeof key === "string" && key && CHANGES.has(headers?.operation);
-    return valid ? { type, key, operation: headers.operation } : null;
+    const event = JSON.parse(text);
+    const { type, key, headers } = event;
+    if ("control" in headers) return typeof headers.control === "string" ? { control: headers.control } : null;
+    const { operation, txid = "" } = headers;
+    const named = typeof type === "string" && type && typeof key === "string" && key;
+    const valid = named && CHANGES.has(operation) && typeof txid === "string" && (operation === "delete" || "value" in event);
+    return valid ? { type, key, operation } : null;
   } catch {
     return null;
   }
@@ -137,6 +140,12 @@ class FoldedState {
     return this.moments[position]?.time ?? null;
   }
 
+  /** What to ask the server for as `at`: it leaves out what was appended at a time or after it. */
+  atOf(position) {
+    const time = this.timeOf(position);
+    return time === null ? null : new Date(time + 1).toISOString();
+  }
+
   /** The entities by type after the append at a position. */
   async at(position) {
     const types = new Map();
@@ -191,14 +200,14 @@ class ServedState {
     return Math.round(this._first + ((this._last - this._first) * position) / STEPS);
   }
 
-  _at(position) {
+  atOf(position) {
     return position >= STEPS ? null : new Date(this.timeOf(position)).toISOString();
   }
 
   async at(position) {
     const types = new Map();
     let found = 0;
-    let at = this._at(position);
+    let at = this.atOf(position);
     for (let after = null; found < ENTITIES_MAX; ) {
       const page = await server.state({ path: this.path, type: this._type, at, after, limit: PAGE_ENTITIES });
       const entities = page.get("entities").value;
@@ -219,7 +228,7 @@ class ServedState {
 
   /** Look back from the end for the changes of a key, through a bounded part of the stream. */
   async history(type, key, position) {
-    const at = this._at(position);
+    const at = this.atOf(position);
     let until = at === null ? this.details.tail_offset : (await server.records({ path: this.path, at, limit: 1 })).offset;
     const changes = [];
     let bytes = 0;

@@ -60,7 +60,7 @@ class StateView {
       this._trouble,
       h("div", { class: "split" }, this.grid.element, this._detail),
     );
-    this.snippets = snippetsView(() => ofState(details.path, this._type, this._isNow ? null : new Date(this.state.timeOf(this._position)).toISOString()));
+    this.snippets = snippetsView(() => ofState(details.path, this._type, this._isNow ? null : this.state.atOf(this._position)));
     this._noDetail();
     this._load = debounce(40, () => this._show());
   }

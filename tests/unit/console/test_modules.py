@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headwater.console
+from headwater.state import is_change_event, is_control_event
 from tests.programs import needed
 
 DIRECTORY = Path(headwater.console.__file__).parent
@@ -43,6 +44,33 @@ def test_numbers_keep_their_digits() -> None:
         '"é\\n"',
         *("[]", "{}", "null", "true"),
     ]
+
+
+READ = """(async () => {
+    const given = JSON.parse(process.argv[1]);
+    globalThis.location = { pathname: "/console", origin: "http://x" };
+    globalThis.sessionStorage = { getItem: () => null };
+    const { read } = await import(given.module);
+    console.log(JSON.stringify(given.messages.map((message) => read(JSON.stringify(message)) !== null)));
+})()"""
+
+
+def test_events_are_those_of_the_server() -> None:
+    change = {"type": "t", "key": "k", "value": 1, "headers": {"operation": "insert"}}
+    messages: list[Any] = [1, None, "x", [], {}, {**change, "headers": "x"}, change]
+    messages += [{**change, name: value} for name in ("type", "key") for value in ("", 1, None, "é")]
+    messages += [{**change, "value": None}, {**change, "headers": {"operation": "replace"}}]
+    messages += [{**change, "headers": {"operation": "insert", "txid": value}} for value in ("", "x", 1, None)]
+    messages += [
+        {**change, "headers": {"operation": "insert", "control": value}} for value in ("", "reset", "x", 1, None)
+    ]
+    for operation in ("insert", "update", "upsert", "delete"):
+        messages.append({"type": "t", "key": "k", "headers": {"operation": operation}})
+    assert NODE is not None
+    given = json.dumps({"messages": messages, "module": (DIRECTORY / "fold.js").as_uri()})
+    done = subprocess.run([NODE, "--eval", READ, given], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [is_change_event(message) or is_control_event(message) for message in messages]
 
 
 JSON_VALUES = st.recursive(
