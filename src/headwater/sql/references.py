@@ -176,7 +176,7 @@ def _replaced(text: str, places: list[_Place], views: dict[FunctionCall, str]) -
 
 
 def _columns(tree: Any) -> frozenset[str] | None:
-    """Every name that may be one of a column; None if a star, a whole row or a natural join may use any."""
+    """Every name that may be one of a column; None if a star, a whole row, `#1` or a natural join may use any."""
     names: set[str] = set()
     alone: set[str] = set()  # names that may be those of whole rows
     tables: set[str] = set()
@@ -186,7 +186,7 @@ def _columns(tree: Any) -> frozenset[str] | None:
             parts = [name.lower() for name in node["column_names"]]
             names |= set(parts)
             alone |= {parts[0]} if len(parts) == 1 else set()
-        elif kind in ("STAR", "PIVOT") or node.get("ref_type") == "NATURAL":
+        elif kind in ("STAR", "PIVOT", "POSITIONAL_REFERENCE") or node.get("ref_type") == "NATURAL":
             return None
         elif kind in ("BASE_TABLE", "TABLE_FUNCTION", "SUBQUERY"):
             tables |= {str(name).lower() for name in (node.get("alias"), node.get("table_name")) if name}

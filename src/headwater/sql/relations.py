@@ -54,6 +54,7 @@ from headwater.state import Collection, StreamDB, define_state
 _GLOB = re.compile(r"[*?\[]")
 _OF_FILES = ("./", "../", "/", "~")
 _OPTIONS = {"stream": ("since", "until", "types"), "table": ("history",)}
+_NO_COLUMN = "_no_column"  # of a view of which a query uses no column, but counts rows
 _JSON = "json"  # the schema of a table whose records are JSON
 
 
@@ -349,11 +350,11 @@ def _select(
     listed = [field.name for field in source.schema if pa.types.is_list(field.type)]
     inner += [f"unnest({quoted_name(name)}) AS {quoted_name(name)}" for name in listed]
     if not inner:
-        inner.append(f"unnest(range(json_array_length({BODY})::BIGINT)) AS nothing")
+        inner.append(f"unnest(range(json_array_length({BODY})::BIGINT)) AS {_NO_COLUMN}")
     inner += ["_stream"] if "_stream" in source.schema.names else []
     beside = [f"{quoted_name(name)} AS {quoted_name(column)}" for name, column in shown]
     outer = [*beside, *columns] if is_first else [*columns, *beside]
-    return f"SELECT {', '.join(outer) or 'nothing'} FROM (SELECT {', '.join(inner)} FROM {{}})"  # noqa: S608  # quoted
+    return f"SELECT {', '.join(outer) or _NO_COLUMN} FROM (SELECT {', '.join(inner)} FROM {{}})"  # noqa: S608  # quoted
 
 
 def _history(table: Table, last: int) -> list[Row]:

@@ -334,6 +334,14 @@ def test_a_column_that_does_not_exist(client: Client, ask: Ask, prefix: str) -> 
         ask(f"SELECT t.xyz FROM '{prefix}' t")
 
 
+def test_columns_by_their_number(client: Client, ask: Ask, prefix: str) -> None:
+    client.stream(prefix).create(messages=[{"n": 7, "m": 1}, {"n": 9, "m": 2}])
+    assert ask(f"SELECT #1 FROM '{prefix}'") == [7, 9]
+    assert ask(f"SELECT m FROM '{prefix}' ORDER BY #1 DESC") == [2, 1]
+    with pytest.raises(SqlError, match="there is no column 'nothing'"):
+        ask(f"SELECT nothing FROM '{prefix}'")
+
+
 def test_a_path_that_is_nearly_right(client: Client, ask: Ask, prefix: str) -> None:
     client.stream(f"{prefix}/orders").create()
     with pytest.raises(SqlError, match=f"did you mean '{prefix}/orders'"):
