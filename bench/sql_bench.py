@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,13 @@ def run_sql(bench: Bench) -> None:
         file, customers = Path(directory) / "orders.ndjson", Path(directory) / "customers.csv"
         cities = (f"customer-{number},city-{number % 7}\n" for number in range(CUSTOMERS))
         customers.write_text(f"name,city\n{''.join(cities)}")
-        with Client(server.url) as client, SqlSession(client) as session:
+        with Client(server.url) as client, SqlSession(client) as session, duckdb.connect() as connection:
             _fill(client, file)
             server.wait_until_folded()
             for what, query in QUERIES.items():
                 own = query.format(orders="'orders'", customers=f"'{customers}'")
                 other = query.format(orders=f"'{file}'", customers=f"'{customers}'")
-                _compare(bench, what, lambda own=own: _ours(session, own), lambda other=other: _theirs(other))  # type: ignore[misc]
+                _compare(bench, what, partial(_ours, session, own), partial(_theirs, connection, other))
 
 
 def _compare(bench: Bench, what: str, ours: Callable[[], list[Any]], theirs: Callable[[], list[Any]]) -> None:
@@ -68,9 +69,8 @@ def _ours(session: SqlSession, query: str) -> list[Any]:
     return [tuple(map(_plain, row.values())) for row in session.query(query).arrow().to_pylist()]
 
 
-def _theirs(query: str) -> list[Any]:
-    with duckdb.connect() as connection:
-        return [tuple(map(_plain, row.values())) for row in connection.sql(query).to_arrow_table().to_pylist()]
+def _theirs(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
+    return [tuple(map(_plain, row.values())) for row in connection.sql(query).to_arrow_table().to_pylist()]
 
 
 def _plain(value: Any) -> str:

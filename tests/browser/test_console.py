@@ -8,6 +8,7 @@ import shlex
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -401,6 +402,10 @@ def test_state_and_time_travel(console: ConsolePage) -> None:
     console.wait_text(".moment", "newest")
 
 
+def is_past(moment: datetime) -> bool:
+    return datetime.now(UTC) > moment
+
+
 def test_a_past_state_as_code(console: ConsolePage, http: httpx.Client) -> None:
     """The request for what is on the screen has the state that is there."""
     path = f"past-{uuid.uuid4().hex}"
@@ -409,9 +414,8 @@ def test_a_past_state_as_code(console: ConsolePage, http: httpx.Client) -> None:
         event = {"type": "t", "key": key, "value": 1, "headers": {"operation": "insert"}}
         http.post(f"/v1/stream/{path}", headers=JSON, json=[event])
         record = http.get("/v1/stream/__ds/records", params={"path": path}).json()["records"][-1]
-        wait_until(
-            lambda before=record["time"]: datetime.now(UTC) > datetime.fromisoformat(before) + timedelta(milliseconds=1)
-        )
+        later = datetime.fromisoformat(record["time"]) + timedelta(milliseconds=1)
+        wait_until(partial(is_past, later), "the next record has another time")
     console.open(f"#/stream/{path}/state")
     console.wait_rows(lambda rows: len(rows) == 3, "the newest state")
     console.act("slide", selector="input[type=range]", value=1)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -64,23 +66,59 @@ def continuing(url: str) -> Iterator[None]:
 
 def fetch(connection: FetchConnection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
     """Iterate over the responses of a range, with the offset after each. OSError and UnexpectedAnswerError end it."""
-    parts = urlsplit(url)
     with _connected(connection, url) as opened:
-        opened.settimeout(connection.request_timeout)
-        answers = _Answers(opened)
-        credentials = "".join(f"{name}: {value}\r\n" for name, value in connection.credentials().items())
+        yield from _received(opened, connection, url, offset, until)
 
-        def ask(offset: str) -> None:
-            target = urlsplit(with_query(url, offset=offset, until=until))
-            request = f"GET {target.path}?{target.query} HTTP/1.1\r\nhost: {parts.netloc}\r\n{credentials}\r\n"
-            opened.sendall(request.encode("ascii"))
 
-        ask(offset)
-        while offset != until:
-            length, offset = answers.head()
-            if offset != until:
-                ask(offset)
-            yield answers.body(length), offset
+def fetch_ahead(connection: FetchConnection, url: str, offset: str, until: str) -> Iterator[tuple[bytearray, str]]:
+    """Do the same in a thread, which receives the next responses while one is processed."""
+    answers: queue.SimpleQueue[tuple[bytearray, str] | BaseException | None] = queue.SimpleQueue()
+    room = threading.Semaphore(limits.FETCH_AHEAD)
+
+    def receive() -> None:
+        try:
+            for answer in _received(opened, connection, url, offset, until):
+                answers.put(answer)
+                room.acquire()
+            answers.put(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answers are taken
+            answers.put(error)
+
+    with _connected(connection, url) as opened:
+        thread = threading.Thread(target=receive, name="fetch", daemon=True)
+        thread.start()
+        try:
+            while isinstance(answer := answers.get(), tuple):
+                yield answer
+                room.release()
+        finally:
+            with contextlib.suppress(OSError):  # it is closed already
+                opened.shutdown(socket.SHUT_RDWR)  # whatever the thread waits for
+            room.release()
+            thread.join()
+    if answer is not None:
+        raise answer
+
+
+def _received(
+    opened: socket.socket, connection: FetchConnection, url: str, offset: str, until: str
+) -> Iterator[tuple[bytearray, str]]:
+    opened.settimeout(connection.request_timeout)
+    answers = _Answers(opened)
+    host = urlsplit(url).netloc
+    credentials = "".join(f"{name}: {value}\r\n" for name, value in connection.credentials().items())
+
+    def ask(offset: str) -> None:
+        target = urlsplit(with_query(url, offset=offset, until=until))
+        request = f"GET {target.path}?{target.query} HTTP/1.1\r\nhost: {host}\r\n{credentials}\r\n"
+        opened.sendall(request.encode("ascii"))
+
+    ask(offset)
+    while offset != until:
+        length, offset = answers.head()
+        if offset != until:
+            ask(offset)
+        yield answers.body(length), offset
 
 
 def _connected(connection: FetchConnection, url: str) -> socket.socket:
@@ -116,12 +154,15 @@ class _Answers:
         return None if is_chunked else int(length), next_offset
 
     def body(self, length: int | None) -> bytearray:
-        body = bytearray()
         if length is not None:
-            self._add(body, length)
+            body = bytearray(length)
+            self._fill(memoryview(body))
             return body
+        body = bytearray()
         while size := self._chunk_size():
-            self._add(body, size)
+            chunk = bytearray(size)
+            self._fill(memoryview(chunk))
+            body += chunk
             if self._until(_LINE):
                 raise UnexpectedAnswerError("a chunk is longer than it says")
         while self._until(_LINE):
@@ -134,19 +175,15 @@ class _Answers:
             raise UnexpectedAnswerError(f"not the size of a chunk: {text[:80]!r}")
         return int(text, 16)
 
-    def _add(self, body: bytearray, size: int) -> None:
-        """Receive more of a body."""
-        end = len(body) + size
-        body += self._held[:size]
-        self._held = self._held[size:]
-        filled = len(body)
-        body += bytes(end - filled)
-        with memoryview(body) as room:
-            while filled < end:
-                got = self._opened.recv_into(room[filled:])
-                if not got:
-                    raise UnexpectedAnswerError("the response was cut short")
-                filled += got
+    def _fill(self, room: memoryview) -> None:
+        filled = min(len(room), len(self._held))
+        room[:filled] = self._held[:filled]
+        self._held = self._held[filled:]
+        while filled < len(room):
+            got = self._opened.recv_into(room[filled:])
+            if not got:
+                raise UnexpectedAnswerError("the response was cut short")
+            filled += got
 
     def _until(self, mark: bytes) -> bytes:
         """Receive up to a mark, which is left out."""

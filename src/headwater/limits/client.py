@@ -10,6 +10,7 @@ PRODUCER_QUEUE_BYTES = 16 * 1024 * 1024
 PRODUCER_DELIVERY_TIMEOUT_S = 120.0
 PRODUCER_LEAVE_S = 1.0  # how long an interrupted program waits for its producer
 FETCH_HEAD_BYTES_MAX = 64 * 1024  # of the headers of a response, read without httpx
+FETCH_AHEAD = 4  # responses that are received before they are processed
 CUT_STEP_BYTES = 256 * 1024  # of a response, scanned at once for the ends of messages; a multiple of 64
 READ_PIECE_BYTES = 32 * 1024 * 1024  # of one response in memory; a larger one is delivered in parts
 READ_BROKEN_ANSWERS_MAX = 5  # consecutive unreadable responses after which a read fails

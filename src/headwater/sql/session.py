@@ -76,14 +76,14 @@ class SqlSession:
         client has its own TLS settings, proxy or httpx client."""
         self._client = client
         self._direct = direct
+        self._database: duckdb.DuckDBPyConnection | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None  # of the last query
-        self._spilled: tempfile.TemporaryDirectory[str] | None = None  # what it does not keep in memory
+        self._spilled: tempfile.TemporaryDirectory[str] | None = None  # what the database does not keep in memory
 
     def query(self, text: str) -> SqlAnswer:
         """Begin a query. Streams are read up to where they end now. Raises SqlError if it cannot be run."""
-        self.close()
-        self._spilled = tempfile.TemporaryDirectory(prefix="headwater-sql-", ignore_cleanup_errors=True)
-        self._connection = connection = duckdb.connect(config={**_SETTINGS, "temp_directory": self._spilled.name})
+        self._end()
+        self._connection = connection = self._opened().cursor()  # with names of its own
         connection.execute("SET TimeZone = 'UTC'")
         relations: list[Relation] = []
         with failures(relations):
@@ -117,11 +117,23 @@ class SqlSession:
         if self._connection is not None:
             self._connection.interrupt()
 
-    def close(self) -> None:
-        """End the current query."""
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        if self._database is None:
+            self._spilled = tempfile.TemporaryDirectory(prefix="headwater-sql-", ignore_cleanup_errors=True)
+            self._database = duckdb.connect(config={**_SETTINGS, "temp_directory": self._spilled.name})
+        return self._database
+
+    def _end(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def close(self) -> None:
+        """End the current query, and the session."""
+        self._end()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
         if self._spilled is not None:
             self._spilled.cleanup()
             self._spilled = None

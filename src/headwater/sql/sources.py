@@ -20,7 +20,7 @@ import pyarrow as pa
 from headwater import limits
 from headwater.client import Client, Stream
 from headwater.client.columns.texts import join
-from headwater.client.fetching import can_fetch, continuing, fetch
+from headwater.client.fetching import can_fetch, continuing, fetch_ahead
 from headwater.client.session import Timeouts
 from headwater.client.transport import tls_context
 from headwater.errors import ProtocolError
@@ -113,7 +113,7 @@ def _bodies(part: StreamPart, direct: Direct | None) -> Iterator[bytes | bytearr
     offset = part.offset
     if direct is not None and can_fetch(part.stream.url):
         with continuing(part.stream.url):
-            for body, after in fetch(direct, part.stream.url, offset, part.until):
+            for body, after in fetch_ahead(direct, part.stream.url, offset, part.until):
                 yield body
                 offset = after
     if offset != part.until:

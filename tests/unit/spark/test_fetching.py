@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater.client import Client
-from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch
+from headwater.client.fetching import UnexpectedAnswerError, can_fetch, fetch, fetch_ahead
 from headwater.errors import MessageError
 from headwater.limits import Limits
 from headwater.positions import Position
@@ -55,6 +55,29 @@ def test_a_range_is_fetched_in_consecutive_responses(server: Server, path: str) 
     with pytest.raises(UnexpectedAnswerError):
         list(fetch(options, f"{url}/missing", "-1", until))
     assert list(fetch(options, url, until, until)) == []
+    assert list(fetch_ahead(options, url, "-1", until)) == answers
+    with pytest.raises(UnexpectedAnswerError):
+        list(fetch_ahead(options, f"{url}/missing", "-1", until))
+
+
+def test_what_is_fetched_ahead_ends_with_its_reader() -> None:
+    """Whether it waits for room or for a server that does not answer."""
+    fields = (b"stream-next-offset: 1_5", b"content-type: application/json", b"content-length: 2", b"", b"")
+    head = b"\r\n".join((b"HTTP/1.1 200 OK", *fields))
+    options = read_options({"url": "http://127.0.0.1:1", "streams": "s"}, bounded=True, state=False)
+    for sent in (1, 20):
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            answers = fetch_ahead(options, f"http://127.0.0.1:{listening.getsockname()[1]}/s", "-1", "never")
+            received: list[Any] = []
+            first = threading.Thread(target=lambda: received.append(next(answers)))  # noqa: B023 - it ends in the loop
+            first.start()
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall((head + b"[]") * sent)
+                first.join()
+                assert received == [(b"[]", "1_5")]
+                answers.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name == "fetch"]
 
 
 def test_a_large_record_comes_in_chunks() -> None:

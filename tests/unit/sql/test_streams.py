@@ -386,7 +386,7 @@ def test_common_tables_come_before_streams(client: Client, ask: Ask, prefix: str
 def test_a_stream_that_is_deleted_while_it_is_read(client: Client, prefix: str) -> None:
     stream = client.stream(prefix)
     stream.create()
-    for _ in range(8):
+    for _ in range(40):  # more than is received ahead
         stream.append_many([{"pad": "x" * 1000} for _ in range(900)])
     with SqlSession(client) as session:
         answer = session.query(f"SELECT pad FROM '{prefix}'")
