@@ -63,10 +63,6 @@ def _ignore(_: BaseException) -> None:
     """The default callback for a failed store: does nothing, because every write reports the failure."""
 
 
-def _open() -> None:
-    """The default fence: all writes may pass."""
-
-
 def _always() -> bool:
     """By default, this server is the only one."""
     return True
@@ -102,7 +98,6 @@ class Engine:
         self._store = store
         self._catalogue = catalogue = Catalogue()
         loader = Loader(store, catalogue)
-        opened, make_room = fence or _open, self._make_room
         self._writer = Writer(
             store,
             catalogue,
@@ -111,8 +106,8 @@ class Engine:
             self.now_ms,
             fatal,
             self._fetch_record,
-            opened,
-            make_room,
+            fence,
+            self._make_room,
             usage,
             default_retention,
         )

@@ -47,6 +47,7 @@ from headwater.log.commands import (
     Trim,
     WriteDocuments,
 )
+from headwater.log.content import ROWS
 from headwater.log.deciding import Decision, NewestStates, decide, is_expired
 from headwater.log.events import (
     DOCUMENT_EVENTS,
@@ -82,7 +83,7 @@ class Writer:
         now_ms: Callable[[], int],
         fatal: Callable[[BaseException], None],
         fetch_record: FetchRecord,
-        fence: Callable[[], HeadwaterError | None],
+        fence: Callable[[], HeadwaterError | None] | None,
         make_room: Callable[[], Awaitable[bool]],
         usage: Usage | None,
         default_retention: Callable[[str], Retention | None],
@@ -92,7 +93,7 @@ class Writer:
         self._loader = loader
         self._now_ms = now_ms
         self._fatal = fatal
-        self._fence = fence  # returns an error while the server may not take writes
+        self._fence = fence  # returns an error while the server may not take writes; None: it always may
         self._default_retention = default_retention
         self._make_room = make_room  # deletes some expired streams; returns whether there were any
         self._limits = limits
@@ -112,7 +113,6 @@ class Writer:
         self._tasks = Tasks()
         self._superseded: list[PendingRecord] | None = None  # the batch during which another database took over
         store_of_many = shared(store)
-        self._accept_decision = self._accept_shared if store.shared else self._accept_alone
         # None: this server is the only one.
         self.sharing = (
             None
@@ -245,11 +245,8 @@ class Writer:
 
     def _decide(self, command: Command, stream: LoadedStream | None, answered: Answered) -> None:
         """Decide a command whose streams are loaded; `stream` is the one at its path."""
-        if self._refusing is not None:
-            self._refuse(command, answered, self._refusing())
-            return
-        if (refusal := self._refusal(command)) is not None:
-            answered(refusal)
+        is_restricted = self._refusing is not None or self._store.full or self._fence is not None
+        if is_restricted and self._refused(command, answered):
             return
         if stream is not None:
             stream.used = True
@@ -258,7 +255,7 @@ class Writer:
         size_bytes = len(command.body) if type(command) is Append or isinstance(command, WITH_BODY) else 0
         if type(command) is Create:
             command = self._with_id(command)
-        states = self._newest_states()
+        states = self._catalogue if self.sharing is None else self.sharing.readings()
         try:
             self.committer.check_room(size_bytes)
             limits = self._limits
@@ -271,12 +268,14 @@ class Writer:
             log.exception("failed to decide %s", type(command).__name__)
             answered(_undecided(error))
         else:
-            if decision.events:
-                self._accept_decision(decision, stream, answered, size_bytes, command, states)
-            else:
+            if not decision.events:
                 if stream is not None and not isinstance(command, Expire | Retain | Trim | Compact):
                     self.renew(stream, self._now_ms())
                 self._answer_when_certain(command, decision.reply, answered, states)
+            elif self.sharing is None:
+                self._accept(decision, stream, answered, size_bytes, command, None)
+            else:
+                self._accept_shared(decision, stream, answered, size_bytes, command, states)
 
     def _with_id(self, command: Create) -> Create:
         """A create with the id of the stream and the default retention of its path."""
@@ -291,11 +290,17 @@ class Writer:
         if not _frees(command):
             quotas.check(self._catalogue, decision.events)
 
-    def _refusal(self, command: Command) -> HeadwaterError | None:
-        """Why no such command is accepted at present; None if it is."""
+    def _refused(self, command: Command, answered: Answered) -> bool:
+        """Refuse or postpone a command, unless such commands are accepted at present."""
+        if self._refusing is not None:
+            self._refuse(command, answered, self._refusing())
+            return True
+        refusal = None if self._fence is None else self._fence()
         if self._store.full and not _frees(command):
-            return _full(self._store.full)
-        return self._fence()
+            refusal = _full(self._store.full)
+        if refusal is not None:
+            answered(refusal)
+        return refusal is not None
 
     def _refuse(self, command: Command, answered: Answered, error: HeadwaterError) -> None:
         """Refuse a command, or postpone it if it frees space and a batch is being rolled back."""
@@ -336,25 +341,13 @@ class Writer:
         else:
             self._answer_when_certain(command, error, answered, states)
 
-    def _accept_alone(
-        self,
-        decision: Decision,
-        stream: LoadedStream | None,
-        answered: Answered,
-        size_bytes: int,
-        command: Command,
-        states: NewestStates,
-    ) -> None:
-        """Accept a decision of the only server."""
-        self._accept(decision, stream, answered, size_bytes, command if _frees(command) else None, None)
-
     def _accept(
         self,
         decision: Decision,
         stream: LoadedStream | None,
         answered: Answered,
         size_bytes: int,
-        command: Command | None,
+        command: Command,
         expects: Expects | None,
     ) -> None:
         events = decision.events
@@ -451,10 +444,10 @@ class Writer:
         if stream.live is not None and not stream.live.empty:  # it is renewed with each poll
             due_ms += bounds.WATCH_POLL_MS
             ahead_ms = max(ahead_ms, 3 * bounds.WATCH_POLL_MS)
-        if due_ms <= stream.state.accessed_ms or self._refusing is not None or self._fence() is not None:
+        if due_ms <= stream.state.accessed_ms or not self._may_renew:
             return
         is_newest = self._catalogue.by_id(stream.id) is stream
-        if self.sharing is None or not is_newest or self.sharing.is_held(stream) or self._store.full:
+        if self.sharing is None or not is_newest or self.sharing.is_held(stream):
             return
         expects: dict[Key, int] = {stream.id: stream.state.version}
         event = Touched(stream.id, now_ms + ahead_ms)
@@ -476,10 +469,15 @@ class Writer:
             self._catalogue.renewals[stream] = None
             self.record_renewals()
 
+    @property
+    def _may_renew(self) -> bool:
+        """Whether renewals can be stored at present."""
+        return self._refusing is None and not self._store.full and (self._fence is None or self._fence() is None)
+
     def record_renewals(self) -> None:
         """Store renewals; if there is no room, later."""
         renewals = self._catalogue.renewals
-        while renewals and self._refusing is None and self._fence() is None and not self._store.full:
+        while renewals and self._may_renew:
             stream, _ = renewals.popitem()
             if self._catalogue.by_id(stream.id) is stream:
                 stream.touched_ms = stream.state.accessed_ms
@@ -505,7 +503,10 @@ class Writer:
                 changed.pending -= 1
                 if type(changed) is LoadedStream:
                     if type(event) is Appended:
-                        extend(changed, changed.state.kind, event.data, closes=event.close)
+                        if event.close or changed.state.kind >= ROWS:
+                            extend(changed, changed.state.kind, event.data, closes=event.close)
+                        else:  # as `extend` does it, without the call
+                            changed.tail += len(event.data)
                         if changed.live is not None:
                             updated.setdefault(changed, []).append(event.data)
                         if changed.retention is not None and changed.retention.compact:
@@ -517,8 +518,7 @@ class Writer:
                         watched |= dict.fromkeys([(changed, news) for news in _news(event)])
                 elif type(changed) is LoadedDocument:
                     changed.durable = _document(event, changed)
-        for commit in commits:
-            _answer(commit, commit.answer)
+        _answer_all(commits)
         for stream, parts in updated.items():
             _tell(stream, parts, self.written_ms)
         if version:
@@ -526,8 +526,7 @@ class Writer:
 
     def _publish_shared(self, commits: list[PendingRecord]) -> None:
         if commits is self._superseded:  # it is stored, and its states are not in memory any more
-            for commit in commits:
-                _answer(commit, commit.answer)
+            _answer_all(commits)
         else:
             self._publish(commits)
         if self.sharing is not None:
@@ -631,7 +630,7 @@ class Writer:
         if isinstance(error, RefusedError):
             self._refusing = lambda: _no_room(error)
             # The store has tried a batch of these alone with the space of its reserve.
-            hopeless = all(commit.command is not None for commit in committed if commit.record)
+            hopeless = all(_may_repeat(commit) for commit in committed if commit.record)
             self._tasks.start(self._roll_back(commits, error, set(map(id, committed)) if hopeless else set()))
             return
         # After a failed write it is unknown which data is durable, so nothing more may be written.
@@ -698,10 +697,10 @@ class Writer:
                 self._refusing = None
         postponed, self._postponed = self._postponed, []
         for commit in commits:
-            if commit.command is not None and commit.answered is not None and id(commit) not in hopeless:
-                self.submit(commit.command, commit.answered)
-            else:
+            if not _may_repeat(commit) or id(commit) in hopeless:
                 _answer(commit, _no_room(refused))
+            elif commit.command is not None and commit.answered is not None:
+                self.submit(commit.command, commit.answered)
         for command, answered in postponed:
             self.submit(command, answered)
 
@@ -771,6 +770,16 @@ def _tell(stream: LoadedStream, parts: list[bytes], now_ms: int) -> None:
             )
         )
         start = end
+
+
+def _answer_all(commits: Iterable[PendingRecord]) -> None:
+    """Send the replies of a batch, as `_answer` does, without a call for each."""
+    for commit in commits:
+        if commit.answered is not None:
+            try:
+                commit.answered(commit.answer)
+            except Exception:
+                log.exception("failed to send a reply")
 
 
 def _answer(commit: PendingRecord, answer: Answer) -> None:

@@ -41,7 +41,9 @@ class Dispatcher:
         self._audit = service.observer.audit
         if service.relay is not None:
             service.relay.dispatch = self.dispatch
-        self._quota_rates = QuotaRates(service.engine.usage.prefixes, service.engine.usage.tokens)
+        rates = QuotaRates(service.engine.usage.prefixes, service.engine.usage.tokens)
+        # Quotas of tokens may come later, but without an authority there are no tokens.
+        self._quota_rates = rates if rates or self._authority is not None else None
 
     def trusts(self, peer: str) -> bool:
         """Whether an address is that of a trusted proxy."""
@@ -119,7 +121,8 @@ class Dispatcher:
                 respond = self._identities.admit(request, respond)
             if self._quota_rates and route.action is APPEND:
                 self._quota_rates.take(path, request.caller.owner)
-            _check_body(route, request)
+            if route.body_bytes_max or "content-encoding" in request.headers:
+                _check_body(route, request)
             relay = self.service.relay
             if relay is not None and self._is_elsewhere(route, request):
                 relay.pass_on(request, respond)

@@ -58,7 +58,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
     def answered(answer: Answer) -> None:
         respond(problem(answer) if isinstance(answer, HeadwaterError) else _appended(answer, accepted))
 
-    if is_compose(content_type):
+    if content_type != JSON_TYPE and is_compose(content_type):
         sources = requested_sources(request, path)
         draft = msgspec.structs.replace(command, body=b"")
         build = partial(_composed, service.limits)
