@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
@@ -78,10 +79,8 @@ class LiveRows:
 
     def trim(self, seqno: int) -> None:
         """Remove the rows up to a SeqNo."""
-        while self._rows:
-            key = next(iter(self._rows))
-            if seqno_of(self._rows[key]) > seqno:
-                break
+        trimmed = list(itertools.takewhile(lambda key: seqno_of(self._rows[key]) <= seqno, self._rows))
+        for key in trimmed:  # to find the first key again after each would take quadratic time
             self.size_bytes -= len(self._rows.pop(key)) + ACTIVE_KEY_BYTES
             self._listed = None
 
