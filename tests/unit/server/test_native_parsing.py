@@ -333,6 +333,59 @@ def test_known_heads_are_bounded() -> None:
     parser = RequestParser(Limits(), _ignore, heads)
     for number in range(HEADS_KNOWN_MAX + 10):
         parser.feed(_post(f"/{number}"))
+    oldest, *_, newest = heads
+    assert (len(heads), oldest, newest) == (HEADS_KNOWN_MAX, _head("/10"), _head(f"/{HEADS_KNOWN_MAX + 9}"))
+    assert parser.repeated(_post("/0")) is not None  # its headers are known
+    assert (len(heads), [*heads][-1]) == (HEADS_KNOWN_MAX, _head("/0"))
+    for number in range(1_000, 1_000 + HEADS_KNOWN_MAX):
+        parser.feed(_post(body=bytes(number)))
     assert len(heads) == HEADS_KNOWN_MAX
     assert parser.repeated(_post("/0")) is None
-    assert parser.repeated(_post(f"/{HEADS_KNOWN_MAX + 9}")) is not None
+
+
+def _head(path: str) -> bytes:
+    return _post(path).removesuffix(b"abc")
+
+
+@pytest.mark.parametrize("path", ["/", "/b", "//b", "/a/b%2Fc%zz", "/a.b_c~d!$&'()*+,;=:@-", f"/{'b' * 255}"])
+def test_known_headers_are_recognized_at_other_paths(path: str) -> None:
+    heads = KnownHeads()
+    parser = RequestParser(Limits(url_bytes_max=256), _ignore, heads)
+    parser.feed(_post("/a?x=1"))  # its query is not of the others
+    assert parser.repeated(_post(path)) is None
+    parser.feed(_post())
+    request = parser.repeated(_post(path, body=b"xyz"))
+    assert [request] == [expected for expected, _ in parse(_post(path, body=b"xyz"))[0]]
+    assert parser.repeated(_post(path, body=b"xyz")) == request
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        _post("/b?x=1"),
+        _post("/b#x"),
+        _post("/b\x7f"),
+        _post("/bä"),
+        _post("/b c"),
+        _post("http://t/b"),
+        _post("*"),
+        _post(f"/{'b' * 256}"),  # too long
+        _post("/b").replace(b"1.1", b"1.0"),
+        _post("/b").replace(b"POST", b"PUT"),
+        _post("/b").replace(b"POST", b"post"),
+        _post("/b").replace(b"POST ", b"POST  "),
+        _post("/b").replace(b" HTTP", b"  HTTP"),
+        _post("/b").replace(b"1.1\r\n", b"1.1\n"),
+        _post("/b", more="x: y\r\n"),
+        _post("/b")[:-1],
+        _post("/b") + b"P",
+        _post("/b").partition(b"\r\n\r\n")[0],
+        _post("/b").partition(b"host")[0],
+        b"\r\n" + _post("/b"),
+    ],
+)
+def test_nothing_but_the_path_may_differ_from_a_known_head(received: bytes) -> None:
+    heads = KnownHeads()
+    parser = RequestParser(Limits(url_bytes_max=256), _ignore, heads)
+    parser.feed(_post())
+    assert parser.repeated(received) is None
