@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import statistics
 import tempfile
 import time
@@ -28,13 +27,12 @@ from bench.load import (
 )
 from bench.report import Row
 from bench.servers import Server, headwater, reference
+from bench.syncing_server import SyncedFile, syncing_server
 from headwater.cli.load import percentile
-from headwater.store.embedded.journal import BATCH_OVERHEAD_BYTES
 
 BODY = b'{"pad":"' + b"x" * 90 + b'"}'
 SUBSCRIBERS = ((1, 200), (100, 100), (1_000, 40))
 CATCH_UP_BYTES = 50_000_000
-SYNCED_BYTES = 16 << 20
 FORKS = 100
 
 Make = Callable[[], contextlib.AbstractContextManager[Server]]
@@ -182,33 +180,35 @@ def run_durable(bench: Bench) -> None:
 
 
 def one_connection(bench: Bench) -> None:
-    """Appends that wait for each other, beside a program that only writes and syncs as many bytes: the rate of the
-    disk."""
-    ours, theirs = [], []
+    """Appends that wait for each other, beside a program that only writes and syncs as many bytes, which is the rate of
+    the disk, and beside a server that does that for each request, which is the most that a server can reach."""
+    ours, bare, syncs = [], [], []
     for _ in range(5):
-        theirs.append(_syncs_per_s(min(1.0, bench.seconds)))
+        syncs.append(_syncs_per_s(min(1.0, bench.seconds)))
+        with syncing_server() as server:
+            bare.append(uvloop.run(append_load(server, [["one"]], BODY, bench.seconds)))
         with durable() as server:
             ours.append(bench.appends(server, 1))
-    appends, syncs = statistics.median(run.per_second for run in ours), statistics.median(theirs)
+    appends, answers = (statistics.median(run.per_second for run in runs) for runs in (ours, bare))
+    rate = statistics.median(syncs)
     title = "appends, 1 connection, of the rate of the disk"
-    note = f"p50 {statistics.median(run.latency_ms(0.5) for run in ours):.2f} ms"
-    bench.note(Row(title, "headwater", appends, "/s", appends / syncs, "≥ 0.9", note))
-    bench.note(Row(title, "write and fdatasync", syncs, "/s", note=f"{1000 / syncs:.2f} ms"))
+    notes = [f"p50 {statistics.median(run.latency_ms(0.5) for run in runs):.2f} ms" for runs in (ours, bare)]
+    bench.note(Row(title, "headwater", appends, "/s", appends / rate, "≥ 0.9", notes[0]))
+    bench.note(Row(title, "write and fdatasync", rate, "/s", note=f"{1000 / rate:.2f} ms"))
+    title = "appends, 1 connection, of a server that only syncs"
+    bench.note(Row(title, "headwater", appends, "/s", appends / answers, "≥ 0.7", notes[0]))
+    bench.note(Row(title, "receive, write, fdatasync, send", answers, "/s", note=notes[1]))
 
 
 def _syncs_per_s(seconds: float) -> float:
     """How often a second the disk of the data directories writes and syncs a batch of one append."""
-    with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
-        descriptor, position = file.fileno(), 0
-        os.pwrite(descriptor, bytes(SYNCED_BYTES), 0)  # allocates it, as the journal does with its segments
-        os.fsync(descriptor)
-        count, started_s = 0, time.perf_counter()
-        while (took_s := time.perf_counter() - started_s) < seconds:
-            os.pwrite(descriptor, BODY + bytes(BATCH_OVERHEAD_BYTES), position % (SYNCED_BYTES - 1_024))
-            os.fdatasync(descriptor)
-            position += len(BODY) + BATCH_OVERHEAD_BYTES
-            count += 1
-        return count / took_s
+    file = SyncedFile(str(Path.cwd()))
+    count, started_s = 0, time.perf_counter()
+    while (took_s := time.perf_counter() - started_s) < seconds:
+        file.append(BODY)
+        count += 1
+    file.close()
+    return count / took_s
 
 
 def fifty_writers(bench: Bench) -> None:
