@@ -17,6 +17,7 @@ from headwater.client.retaining import CompactionReport, creation_headers, known
 from headwater.client.session import Session, exchange, with_query
 from headwater.errors import (
     MethodNotAllowedError,
+    MissingExtensionError,
     ProtocolError,
     StreamGoneError,
     StreamNotFoundError,
@@ -390,9 +391,11 @@ def _record_page(session: Session, url: str, kind: type[Page], **query: str | No
     except StreamNotFoundError as error:
         yield from head(session, url)  # raises if the stream itself does not exist
         reason: Exception = error
-    except (UnknownRouteError, MethodNotAllowedError, *UNREADABLE) as error:
+    except (UnknownRouteError, MethodNotAllowedError) as error:
         reason = error
-    raise ProtocolError(f"this server does not offer record times: {reason}")
+    except UNREADABLE as error:
+        raise ProtocolError(f"this server does not offer record times: {error}") from None
+    raise MissingExtensionError(f"this server does not offer record times: {reason}")
 
 
 def record_moment(time: datetime) -> str:

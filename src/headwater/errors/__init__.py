@@ -98,6 +98,7 @@ HeadwaterError
 └── ClientError                          raised by the client, not sent by the server
     ├── NetworkError                     the connection failed, timed out or was lost
     ├── ProtocolError                    the response does not follow the protocol
+    │   ├── MissingExtensionError        the server lacks an extension of Headwater that a request needs
     │   ├── InvalidRowError              a line of a table's response is not a row
     │   ├── RowOrderError                rows of a table came out of order
     │   ├── MissingRowError              a table that promises gapless SeqNos lacks a row

@@ -34,6 +34,13 @@ class ProtocolError(ClientError):
     advice = "Check that the URL is that of a stream, and that no proxy responds instead of the server."
 
 
+class MissingExtensionError(ProtocolError):
+    """The server does not have an extension of Headwater that a request needs."""
+
+    title = "The server lacks an extension"
+    advice = "Use a Headwater server, or do without what needs the extension."
+
+
 class InvalidRowError(ProtocolError):
     """A line of a table's response is not a row. `line` is its number, counted from 1; the rows before it are valid."""
 

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from headwater.client import Client, RecordTimes
-from headwater.errors import ProtocolError
+from headwater.errors import MissingExtensionError
 from headwater.log.content import ContentKind, kind_of
 from headwater.positions import byte_position
 
@@ -68,7 +68,7 @@ class _Ends:
         while self._next is None or self._next.end <= byte:
             try:
                 self._next = next(self._ends, None)
-            except ProtocolError:
+            except MissingExtensionError:
                 if self._has_some:  # a server that has record times has to tell all of them
                     raise
                 return None

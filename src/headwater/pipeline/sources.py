@@ -12,7 +12,15 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.client import Client, StreamInfo
-from headwater.errors import OptionError, ProtocolError, RequestError, StreamNotFoundError
+from headwater.errors import (
+    ForbiddenError,
+    MethodNotAllowedError,
+    OffsetGoneError,
+    OptionError,
+    StreamGoneError,
+    StreamNotFoundError,
+    UnknownRouteError,
+)
 from headwater.pipeline.connecting import check_server, format_options
 from headwater.pipeline.options import StreamsOptions, TableOptions
 from headwater.positions import byte_position, is_in_snapshot
@@ -88,11 +96,11 @@ class JobSource(msgspec.Struct, frozen=True):
             raise StreamNotFoundError(f"no stream at {', '.join(missing)}")
 
     def first_offset(self, path: str) -> str | None:
-        """The first offset of a stream, if the server lists its streams."""
+        """The first offset of a stream, if the server lists its streams, and lists them for the token."""
         with self.client() as client:
             try:
                 return next((info.first_offset for info in client.list(path) if info.path == path), None)
-            except (RequestError, ProtocolError):
+            except (StreamNotFoundError, UnknownRouteError, MethodNotAllowedError, ForbiddenError):
                 return None
 
     def beginning(self, info: StreamInfo) -> str | None:
@@ -102,7 +110,7 @@ class JobSource(msgspec.Struct, frozen=True):
         with self.client() as client:
             try:
                 return client.stream(info.path).splits(offset=info.first_offset, parts=1).snapshot_next
-            except (RequestError, ProtocolError):
+            except (StreamNotFoundError, StreamGoneError, OffsetGoneError):  # since it was listed
                 return None
 
     def client(self) -> Client:

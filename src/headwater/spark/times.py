@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headwater.client import RecordTimes, Stream
 from headwater.client.columns.records import Numbers, Records, part_of
-from headwater.errors import ProtocolError
+from headwater.errors import MissingExtensionError
 from headwater.positions import byte_position
 from headwater.spark.positions import StreamRange
 
@@ -42,7 +42,7 @@ def _pages(stream: Stream, part: StreamRange) -> Iterator[RecordTimes]:
     pages = iter(stream.record_times(offset=part.start.offset, until=until))
     try:
         page: RecordTimes | None = next(pages)
-    except ProtocolError:
+    except MissingExtensionError:
         return
     with ThreadPoolExecutor(1) as ahead:
         while page is not None and page.continues_at(until) is not None:

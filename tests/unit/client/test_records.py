@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from headwater.client import Client, RecordInfo, Retry
-from headwater.errors import OffsetGoneError, ProtocolError, StreamNotFoundError
+from headwater.errors import MissingExtensionError, OffsetGoneError, ProtocolError, StreamNotFoundError
 from tests.shells import SHELLS, client_of
 
 QUICK = Retry(attempts=2, first_s=0.0001, most_s=0.001)
@@ -134,25 +134,32 @@ def _found() -> httpx.Response:
 
 @pytest.mark.parametrize(
     "answer",
+    [lambda: httpx.Response(404), lambda: httpx.Response(405), lambda: _problem(404, "unknown-route")],
+    ids=["404", "405", "unknown route"],
+)
+def test_a_server_without_record_times_is_recognised(connect: Connect, answer: Callable[[], httpx.Response]) -> None:
+    stream = connect(lambda request: _found() if request.method == "HEAD" else answer()).stream("s")
+    for ask in (stream.records, stream.record_times, lambda: [stream.offset_at(START)]):
+        with pytest.raises(MissingExtensionError, match="does not offer record times"):
+            list(ask())
+
+
+@pytest.mark.parametrize(
+    "answer",
     [
-        lambda: httpx.Response(404),
-        lambda: httpx.Response(405),
-        lambda: _problem(404, "unknown-route"),
         lambda: httpx.Response(200, content=b"<html>"),
         lambda: httpx.Response(200, json=[1, 2]),
         lambda: httpx.Response(200, json={"offset": "1", "records": "none"}),
         lambda: httpx.Response(200, content=b'{"offset": "\xff"}'),
     ],
-    ids=["404", "405", "unknown route", "HTML", "messages", "other JSON", "not UTF-8"],
+    ids=["HTML", "messages", "other JSON", "not UTF-8"],
 )
-def test_a_server_without_record_times_is_recognised(connect: Connect, answer: Callable[[], httpx.Response]) -> None:
+def test_a_broken_page_of_records_is_another_error(connect: Connect, answer: Callable[[], httpx.Response]) -> None:
     stream = connect(lambda request: _found() if request.method == "HEAD" else answer()).stream("s")
-    with pytest.raises(ProtocolError, match="does not offer record times"):
-        list(stream.records())
-    with pytest.raises(ProtocolError, match="does not offer record times"):
-        list(stream.record_times())
-    with pytest.raises(ProtocolError, match="does not offer record times"):
-        stream.offset_at(START)
+    for ask in (stream.records, stream.record_times, lambda: [stream.offset_at(START)]):
+        with pytest.raises(ProtocolError, match="does not offer record times") as error:
+            list(ask())
+        assert type(error.value) is ProtocolError
 
 
 def test_other_errors_are_what_they_are(connect: Connect) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.client import Client
-from headwater.errors import ProtocolError
+from headwater.errors import MissingExtensionError
 from headwater.pipeline.archiving import COLUMNS, SCHEMA
 from headwater.pipeline.records import APPEND_END, RecordCutter
 from tests.servers import Server
@@ -33,7 +33,7 @@ class Told:
             if number == self._told:
                 break
             yield page
-        raise ProtocolError("this server does not offer record times")
+        raise MissingExtensionError("this server does not offer record times")
 
 
 def cut(client: Client, path: str, told: int) -> list[tuple[bytes, int | None]]:
@@ -59,5 +59,5 @@ def test_a_server_without_record_times(server: Server) -> None:
 
 def test_record_times_that_end_early_are_an_error(server: Server) -> None:
     """The rest would be one row, as if it were one append."""
-    with Client(server.url) as client, pytest.raises(ProtocolError, match="does not offer record times"):
+    with Client(server.url) as client, pytest.raises(MissingExtensionError, match="does not offer record times"):
         cut(client, "records/some", 1)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from headwater.client import Client, RecordTimes, Stream
-from headwater.errors import StreamNotFoundError
+from headwater.errors import ProtocolError, StreamNotFoundError
 from headwater.positions import Position
 from headwater.spark.columns import RangeReader
 from headwater.spark.options import read_options
@@ -167,3 +167,17 @@ def test_a_deleted_stream_is_not_taken_for_a_server_without_times(server: Server
         part = StreamRange("times/missing", "application/json", Position(), Position(), exact=True)
         with pytest.raises(StreamNotFoundError):
             AppendTimes(client.stream(part.path), part).column(np.array([0], np.int64))
+
+
+class Broken(Pages):
+    """A server that has record times, and whose responses are broken."""
+
+    def record_times(self, *, offset: str, until: str | None) -> Iterator[RecordTimes]:
+        raise ProtocolError("not a page of record times")
+        yield
+
+
+def test_a_broken_page_is_not_taken_for_a_server_without_times() -> None:
+    part = StreamRange("s", "application/json", Position(f"{1:016d}_{0:016d}"), Position(), exact=True)
+    with pytest.raises(ProtocolError, match="not a page"):
+        AppendTimes(Broken(1), part).column(np.array([0], np.int64))  # type: ignore[arg-type]
