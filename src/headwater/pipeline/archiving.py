@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -120,7 +120,7 @@ class _Archiving:
         position = None if directory is None else position_of(directory)
         tails = self._source.tails_after({} if position is None else position.ends)
         self._streams.create()
-        _add_columns(self._lake.create(SCHEMA, ["date"], self._group.properties()), SCHEMA)
+        _create(self._lake, SCHEMA, ["date"], **self._group.properties())
         self._streams.note(tails, {})
 
     def work(self, rows: DataFrame, number: int, job: str) -> int:
@@ -173,12 +173,13 @@ def gaps_of(starts: Mapping[str, StreamPlace], firsts: Iterable[Mapping[str, str
     return gaps
 
 
-def _add_columns(table: DeltaTable, schema: pa.Schema) -> DeltaTable:
-    """Add columns that the table of an earlier version lacks."""
+def _create(lake: Lake, schema: pa.Schema, partition_by: Sequence[str] = (), **properties: str) -> None:
+    """Create a table, or add the columns that one of an earlier version lacks."""
+    table = lake.create(schema, partition_by, properties)
     there = {field.name for field in table.schema().fields}
     if added := [field for field in Schema.from_arrow(schema).fields if field.name not in there]:
-        table.alter.add_columns(added)
-    return table
+        with lake.syncing(table):
+            table.alter.add_columns(added)
 
 
 _FILES = "file STRING, firsts STRING, row_count BIGINT"  # what tasks tell the driver
@@ -316,7 +317,7 @@ class _Streams:
         self._lake.check(STREAMS_SCHEMA, removes=True)
 
     def create(self) -> None:
-        _add_columns(self._lake.create(STREAMS_SCHEMA), STREAMS_SCHEMA)
+        _create(self._lake, STREAMS_SCHEMA)
 
     def note_new(self, streams: Collection[str]) -> None:
         """Add streams that are not in the table, before their first rows are archived."""
@@ -362,9 +363,9 @@ class _Streams:
             self._merge(pa.Table.from_pylist(changed, STREAMS_SCHEMA))
 
     def _merge(self, rows: pa.Table) -> None:
-        (
-            self._lake.open()
-            .merge(
+        table = self._lake.open()
+        merger = (
+            table.merge(
                 rows,
                 "old.stream = new.stream AND old.incarnation = new.incarnation",
                 source_alias="new",
@@ -373,8 +374,9 @@ class _Streams:
             .when_matched_update({"closed": "new.closed", "tail_offset": "new.tail_offset"}, "new.closed")
             .when_matched_update({"missing": "new.missing"}, "new.missing IS NOT NULL")
             .when_not_matched_insert_all()
-            .execute()
         )
+        with self._lake.syncing(table):
+            merger.execute()
 
 
 def _is_all(info: StreamInfo, end: StreamPlace | None) -> bool:

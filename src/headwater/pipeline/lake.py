@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
@@ -29,6 +31,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from headwater.errors import BatchReusedError, JobConflictError, OptionError, SchemaError, UnsupportedTableError
 from headwater.pipeline.features import check_readable, check_writable, refuse_unknown
 from headwater.pipeline.locations import local_path
+from headwater.pipeline.syncing import sync_commits, sync_created, sync_directories
 
 _COMPRESSION = "zstd"
 _BUFFERED = 1024 * 1024  # bytes of a file
@@ -102,13 +105,21 @@ class LocalFiles(msgspec.Struct, frozen=True):
     directory: Path
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        return pa.OSFile(str(self.directory / path), "rb")
+        return pa.memory_map(str(self.directory / path))
 
-    def open_output_stream(self, path: str) -> BinaryIO:
-        """A new file."""
+    @contextlib.contextmanager
+    def open_output_stream(self, path: str) -> Iterator[pa.NativeFile]:
+        """A new file. It is synced at the end: a commit may name it after that."""
         place = self.directory / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        return place.open("xb", buffering=_BUFFERED)
+        with (
+            place.open("xb", buffering=0) as file,
+            # a buffer of Arrow's own: with one of Python a thread waits for the interpreter at every page
+            pa.BufferedOutputStream(pa.PythonFile(file, "w"), _BUFFERED) as sink,
+        ):
+            yield sink
+            sink.flush()
+            os.fsync(file.fileno())
 
 
 TableFiles: TypeAlias = pyarrow.fs.PyFileSystem | LocalFiles
@@ -154,7 +165,7 @@ class Lake(msgspec.Struct, frozen=True):
             check_writable(table, removes=False)
             return table
         except TableNotFoundError:
-            return DeltaTable.create(
+            table = DeltaTable.create(
                 self.uri,
                 Schema.from_arrow(schema),
                 mode="ignore",
@@ -162,6 +173,9 @@ class Lake(msgspec.Struct, frozen=True):
                 configuration=dict(configuration or {}),
                 raise_if_key_not_exists=False,  # allow our own keys
             )
+        if (directory := local_path(self.uri)) is not None:
+            sync_created(directory)
+        return table
 
     def files(self) -> TableFiles:
         """The files below the table, for tasks and the driver. Opened once for several of them, since an object store
@@ -169,15 +183,17 @@ class Lake(msgspec.Struct, frozen=True):
         directory = local_path(self.uri)
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri)) if directory is None else LocalFiles(directory)
 
-    def write(self, rows: pa.Table, partition: Mapping[str, str], files: TableFiles | None = None) -> DataFile:
-        """Write rows of one partition, without the partition columns, to a new file."""
+    def write(
+        self, rows: pa.Table, partition: Mapping[str, str], files: TableFiles | None = None, stats: str | None = None
+    ) -> DataFile:
+        """Write rows of one partition, without the partition columns, to a new file. `stats`: as `stats_of` tells."""
         files = files or self.files()
         folder = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
         with files.open_output_stream(path) as sink:
             pq.write_table(rows, sink, compression=_COMPRESSION, use_dictionary=_repeating(rows.schema))
             size = sink.tell()
-        return DataFile(path, size, dict(partition), _stats(rows))
+        return DataFile(path, size, dict(partition), stats_of(rows, [0])[0] if stats is None else stats)
 
     def commit(
         self,
@@ -193,22 +209,31 @@ class Lake(msgspec.Struct, frozen=True):
         Files in `removing` are removed by the same commit. It fails if another commit removed one of them first.
         """
         check_writable(table, removes=bool(removing or replacing))
-        self._check_visible(files)
-        filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
-        table.create_write_transaction(
-            [*(file.added() for file in files), *(file.removed() for file in removing)],
-            mode="overwrite" if filters else "append",
-            schema=table.schema(),
-            partition_by=table.metadata().partition_columns,
-            partition_filters=filters or None,
-            commit_properties=noted(batch),
-        )
-
-    def _check_visible(self, files: Sequence[DataFile]) -> None:
-        """Refuse files that a task wrote to a disk of another machine: the table would lack them."""
         directory = local_path(self.uri)
-        if directory is None:
-            return
+        if directory is not None:
+            self._check_visible(directory, files)
+            sync_directories(directory, [file.path for file in files])
+        filters = [(name, "in", list(values)) for name, values in (replacing or {}).items()]
+        with self.syncing(table, files=False):
+            table.create_write_transaction(
+                [*(file.added() for file in files), *(file.removed() for file in removing)],
+                mode="overwrite" if filters else "append",
+                schema=table.schema(),
+                partition_by=table.metadata().partition_columns,
+                partition_filters=filters or None,
+                commit_properties=noted(batch),
+            )
+
+    @contextlib.contextmanager
+    def syncing(self, table: DeltaTable, *, files: bool = True) -> Iterator[None]:
+        """Sync what delta-rs commits to a table on a disk. `files`: also the files, which delta-rs has written."""
+        before = table.version()
+        yield
+        if (directory := local_path(self.uri)) is not None:
+            sync_commits(directory, before, files=files)
+
+    def _check_visible(self, directory: Path, files: Sequence[DataFile]) -> None:
+        """Refuse files that a task wrote to a disk of another machine: the table would lack them."""
         for file in files:
             if not (directory / file.path).exists():
                 message = (
@@ -248,23 +273,47 @@ def _repeating(schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if name not in _DISTINCT]
 
 
-def _stats(rows: pa.Table) -> str:
-    """Statistics for file skipping: rows, nulls, and the minimum and maximum of plain columns."""
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    for name, lowest, highest in _extremes(rows):
-        least[name], most[name] = lowest, highest
-    plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-    nulls = {name: rows.column(name).null_count for name in plain}
-    return json.dumps({"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls})
-
-
-def _extremes(rows: pa.Table) -> Iterator[tuple[str, Any, Any]]:
+def stats_of(rows: pa.Table, starts: Sequence[int]) -> list[str]:
+    """Statistics for file skipping, for each run of rows between two of `starts`, the last one to the end: rows, nulls,
+    and the minimum and maximum of plain columns. Runs are not empty, unless there is one that has all rows."""
+    row_counts = np.diff([*starts, rows.num_rows]).tolist()
+    least: list[dict[str, Any]] = [{} for _ in starts]
+    most: list[dict[str, Any]] = [{} for _ in starts]
+    nulls: list[dict[str, int]] = [{} for _ in starts]
     for field in rows.schema:
-        if pa.types.is_integer(field.type) or pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
-            extremes = pc.min_max(rows.column(field.name)).as_py()
-            if extremes["min"] is not None:
-                yield field.name, _plain(extremes["min"]), _plain(_up(extremes["max"]))
+        column = rows.column(field.name)
+        if pa.types.is_nested(field.type):
+            continue
+        is_many = len(starts) > 1 and not column.null_count  # many small files, each with hardly any rows
+        runs = [] if is_many else [column.slice(start, n) for start, n in zip(starts, row_counts, strict=True)]
+        for number, of_run in enumerate(nulls):
+            of_run[field.name] = 0 if is_many else runs[number].null_count
+        if _is_ordered(field.type):
+            extremes = _extremes_of_runs(column, starts) if is_many else map(_extremes, runs)
+            for number, (lowest, highest) in enumerate(extremes):
+                if lowest is not None:
+                    least[number][field.name], most[number][field.name] = _plain(lowest), _plain(_up(highest))
+    return [
+        json.dumps({"numRecords": count, "minValues": of_least, "maxValues": of_most, "nullCount": of_nulls})
+        for count, of_least, of_most, of_nulls in zip(row_counts, least, most, nulls, strict=True)
+    ]
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def _extremes(run: pa.ChunkedArray) -> tuple[Any, Any]:
+    extremes = pc.min_max(run).as_py()
+    return extremes["min"], extremes["max"]
+
+
+def _extremes_of_runs(column: pa.ChunkedArray, starts: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+    """The minimum and maximum of each run of a column without nulls."""
+    kind = pa.int32() if column.type.bit_width <= 32 else pa.int64()  # of dates and times
+    numbers = column.cast(kind).to_numpy()
+    bounds = [pa.array(extreme.reduceat(numbers, starts), kind) for extreme in (np.minimum, np.maximum)]
+    return zip(*(bound.cast(column.type).to_pylist() for bound in bounds), strict=True)
 
 
 def _up(value: Any) -> Any:

@@ -9,6 +9,8 @@ from deltalake import DeltaTable
 
 from headwater import limits
 from headwater.pipeline.lake import Lake
+from headwater.pipeline.locations import local_path
+from headwater.pipeline.syncing import sync_checkpoint
 
 # How long Delta keeps the log, and notes of removed files in each checkpoint of the log: a month and a week by default.
 # Both are read whenever a table is opened, and neither is of use for longer than the files are kept.
@@ -29,10 +31,13 @@ class TableUpkeep(msgspec.Struct, frozen=True):
 
     def _tidy(self, lake: Lake) -> None:
         table = lake.open()
-        if self.retain_hours is not None:
-            _set_retention(table, self.retain_hours)
-        table.optimize.compact()
+        with lake.syncing(table):
+            if self.retain_hours is not None:
+                _set_retention(table, self.retain_hours)
+            table.optimize.compact()
         table.create_checkpoint()
+        if (directory := local_path(lake.uri)) is not None:
+            sync_checkpoint(directory, table.version())  # before the entries that it replaces are deleted
         if self.retain_hours is not None:
             table.vacuum(None, dry_run=False, enforce_retention_duration=False, full=True)
             table.cleanup_metadata()

@@ -60,15 +60,13 @@ class Applier:
             )
             raise OptionError(f"{message}; use that checkpoint, or delete the table and the tables beside it")
 
-    def is_done(self, batch: TableBatch) -> bool:
-        return batch.is_done(self._tables.rows.open())
-
-    def check(self, batch: TableBatch) -> None:
+    def check(self, batch: TableBatch, table: DeltaTable) -> None:
         """Refuse a batch whose number was used for other rows. Within a run, numbers only increase."""
-        others = (self._tables.quarantine, self._tables.streams, self._tables.remembered)
-        for lake in (self._tables.rows, *(others if self._streams is None else ())):
-            if lake.exists():
-                batch.check(lake.open())
+        batch.check(table)
+        if self._streams is None:
+            for lake in (self._tables.quarantine, self._tables.streams, self._tables.remembered):
+                if lake.exists():
+                    batch.check(lake.open())
 
     def apply_in_driver(self, events: pa.Table, batch: TableBatch, starts: Starts | None = None) -> None:
         """Merge the changes in the driver, with all events in memory. `starts`: where it starts in each stream."""
@@ -84,10 +82,12 @@ class Applier:
         commit(self._tables.rows, [], [], batch=batch, always=True)
         streams.note(new_rows)
 
-    def apply_by_bucket(self, run: Run, batch: TableBatch, starts: Starts | None = None) -> None:
+    def apply_by_bucket(
+        self, run: Run, batch: TableBatch, starts: Starts | None = None, table: DeltaTable | None = None
+    ) -> None:
         """Merge the buckets that the batch changes. Their new files replace those that were read."""
         streams = self._known(batch)
-        table = self._tables.rows.open()
+        table = self._tables.rows.open() if table is None else table
         remembered = self._tables.remembered.open() if self._layout.sequence is not None else None
         work = BucketWork(
             tables=self._tables,

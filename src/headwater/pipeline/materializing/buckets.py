@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from headwater import limits
-from headwater.pipeline.lake import DataFile, Lake, TableBatch, TableFiles
+from headwater.pipeline.lake import DataFile, Lake, TableBatch, TableFiles, stats_of
 from headwater.pipeline.materializing.cuts import (
     Cuts,
     NewIncarnation,
@@ -133,11 +133,12 @@ def _written(lake: Lake, rows: pa.Table, files: TableFiles | None) -> Iterator[D
         numbers, rows = numbers[order], rows.combine_chunks().take(pa.array(order))
     edges = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
     values = rows.drop_columns(names)
-    for first, after in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    stats = stats_of(values, edges[:-1].tolist()) if len(numbers) else []
+    for first, after, of_file in zip(edges[:-1].tolist(), edges[1:].tolist(), stats, strict=True):
         partition = {BUCKET: str(numbers[first] // 2)}
         if CURRENT in names:
             partition[CURRENT] = "true" if numbers[first] % 2 else "false"
-        yield lake.write(values.slice(first, after - first), partition, files)
+        yield lake.write(values.slice(first, after - first), partition, files, of_file)
 
 
 def run_in_tasks(events: DataFrame, work: BucketWork) -> list[BucketResult]:
@@ -167,7 +168,8 @@ def run_in_driver(events: pa.Table, work: BucketWork) -> list[BucketResult]:
         of_them = pc.is_in(events.column(BUCKET), value_set=pa.array(buckets, pa.int32()))
         return work.run(buckets, events.filter(of_them))
 
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, limits.PIPELINE_DRIVER_THREADS)) as threads:
+    threads_wanted = 2 * (os.cpu_count() or 1)  # half of them wait for the disk, which syncs the new files
+    with ThreadPoolExecutor(min(threads_wanted, limits.PIPELINE_DRIVER_THREADS)) as threads:
         return list(threads.map(run, _groups(sorted(buckets), work)))
 
 

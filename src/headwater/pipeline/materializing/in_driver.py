@@ -38,14 +38,16 @@ def merge_in_driver(tables: Tables, layout: Layout, events: pa.Table, cuts: Cuts
     if merged.remembered_changed:
         key = (*layout.identity, *(("incarnation", "order") if layout.is_history else ()))
         gone = _absent(remembered, merged.remembered, key)
-        _merge_into(remembered_table, kept_by(merged.remembered, batch), gone, key, batch=batch)
+        with tables.remembered.syncing(remembered_table):
+            _merge_into(remembered_table, kept_by(merged.remembered, batch), gone, key, batch=batch)
         batch = batch.also(REMEMBERED)
     if merged.rows_changed or is_partial:
         before = rows
         if is_partial:  # rows of deleted entities are removed, if they exist
             before = events.select([*layout.identity, BUCKET])
         gone = _absent(before, merged.rows, layout.row_key)
-        _merge_into(table, merged.rows, gone, layout.row_key, batch=batch)
+        with tables.rows.syncing(table):
+            _merge_into(table, merged.rows, gone, layout.row_key, batch=batch)
     return batch
 
 

@@ -6,6 +6,7 @@ import logging
 
 import msgspec
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater import limits
@@ -103,14 +104,14 @@ class _Materializing:
         if applier is None:
             applier = Applier(self._tables, self._layout)
             applier.check_owner(job)
-        applier.check(batch)
-        if applier.is_done(batch):  # by the previous run, which was killed before Spark recorded it
+        applier.check(batch, table)
+        if batch.is_done(table):  # by the previous run, which was killed before Spark recorded it
             return
         self._applier = applier
         with telling_conflicts(self._tables.rows, batch):
             starts = self._starts(spark, number)
             size = self._size(spark, number, starts)
-            self._apply(applier, self._columns.prepare(rows, number), batch, starts, size)
+            self._apply(applier, self._columns.prepare(rows, number), batch, starts, size, table)
         tables = self._tables
         if self._growth is not None and not self._growth.is_done:
             by_bucket = files_of(tables.rows.open()).values()
@@ -143,7 +144,15 @@ class _Materializing:
                 starts[path] = BatchStart(int(life), position)
         return starts
 
-    def _apply(self, applier: Applier, events: DataFrame, batch: TableBatch, starts: Starts, size: int | None) -> None:
+    def _apply(
+        self,
+        applier: Applier,
+        events: DataFrame,
+        batch: TableBatch,
+        starts: Starts,
+        size: int | None,
+        table: DeltaTable,
+    ) -> None:
         path = self._settings.path
         if path == "merge":
             applier.apply_in_driver(events.toArrow(), batch, starts)
@@ -159,7 +168,7 @@ class _Materializing:
                 return run_in_driver(few, work)
             return run_in_tasks(events, work)
 
-        applier.apply_by_bucket(run, batch, starts)
+        applier.apply_by_bucket(run, batch, starts, table)
 
     def _few(self, events: DataFrame, size: int | None) -> pa.Table | None:
         """The events of a small batch. `size`: how many bytes of streams it has, as far as that is known."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -132,7 +133,8 @@ def _checked(table: DeltaTable, settings: MaterializeSettings) -> MaterializeSet
 def _fit(lake: Lake, schema: pa.Schema, partitions: Sequence[str], configuration: dict[str, str]) -> None:
     table = lake.create(_with_bucket(schema), partitions, configuration)
     if added := _missing(lake, schema):
-        table.alter.add_columns(added)
+        with lake.syncing(table):
+            table.alter.add_columns(added)
 
 
 def _missing(lake: Lake, schema: pa.Schema) -> list[Field]:
@@ -198,18 +200,21 @@ def read_files(lake: Lake, files: Sequence[DataFile], schema: pa.Schema, storage
     """The rows of files, with the columns of a schema, including partition columns."""
     if not files:
         return schema.empty_table()
-    parts = []
     storage = storage or lake.files()
+    stored = pa.schema([field for field in schema if field.name not in (BUCKET, CURRENT)])
+    parts = []
     for file in files:
         with storage.open_input_file(file.path) as source:
-            rows = pq.ParquetFile(source).read(use_threads=False)
-        if CURRENT in file.partition:
-            rows = rows.append_column(CURRENT, pa.repeat(pa.scalar(file.partition[CURRENT] == "true"), rows.num_rows))
-        if BUCKET in schema.names:
-            bucket = pa.scalar(int(file.partition[BUCKET]), pa.int32())
-            rows = rows.append_column(BUCKET, pa.repeat(bucket, rows.num_rows))
-        parts.append(aligned(rows, schema))
-    return pa.concat_tables(parts)
+            part = pq.ParquetFile(source, pre_buffer=False).read(use_threads=False)
+        parts.append(part if part.schema.equals(stored) else aligned(part, stored))
+    rows, sizes = pa.concat_tables(parts), [part.num_rows for part in parts]
+    if BUCKET in schema.names:
+        buckets = np.repeat(np.array([int(file.partition[BUCKET]) for file in files], np.int32), sizes)
+        rows = rows.append_column(BUCKET, pa.array(buckets))
+    if CURRENT in schema.names:
+        current = np.repeat(np.array([file.partition[CURRENT] == "true" for file in files]), sizes)
+        rows = rows.append_column(CURRENT, pa.array(current))
+    return aligned(rows, schema)
 
 
 def quarantined(rows: pa.Table, batch: TableBatch) -> pa.Table:

@@ -163,8 +163,9 @@ def run(
         while True:
             taken = path if path != "both" else chance.choice(["merge", "buckets"])
             try:
-                applier.check(batch)
-                if applier.is_done(batch):
+                table = tables.rows.open()
+                applier.check(batch, table)
+                if batch.is_done(table):
                     break
                 if taken == "merge":
                     applier.apply_in_driver(events, batch)
@@ -319,9 +320,9 @@ def test_a_batch_of_bad_events_whose_number_was_used_before(tmp_path: Path, monk
         Killer(patch, {2: "before"}.get)
         with pytest.raises(KilledError):
             Applier(tables, layout).apply_in_driver(bad, TableBatch("job", 0, made_of=1))
-    Applier(tables, layout).check(TableBatch("job", 0, made_of=1))
+    Applier(tables, layout).check(TableBatch("job", 0, made_of=1), tables.rows.open())
     with pytest.raises(BatchReusedError, match="quarantine"):
-        Applier(tables, layout).check(TableBatch("job", 0, made_of=2))
+        Applier(tables, layout).check(TableBatch("job", 0, made_of=2), tables.rows.open())
 
 
 @pytest.mark.parametrize("path", quick(1, ["both", "merge", "buckets"]))

@@ -1,0 +1,70 @@
+"""Syncs the tables on a disk of this machine, so that a power loss takes nothing from a committed batch.
+
+Neither Arrow nor delta-rs syncs what it writes. So whoever writes a data file syncs it, and the driver syncs the
+directories that lead to it before the commit that names it. The entry of the log is synced after the commit, before
+Spark records the batch. delta-rs writes the files of a MERGE or a compaction and commits them in one call, so these
+files can only be synced after that commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote
+
+_LOG = "_delta_log"
+
+
+def sync(path: Path) -> None:
+    """Sync a file or a directory."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def sync_directories(table: Path, files: Iterable[str]) -> None:
+    """Sync the directories from a table to files below it, which are synced already."""
+    directories = {Path(file).parent for file in files}
+    for directory in directories | {outer for inner in directories for outer in inner.parents}:
+        sync(table / directory)
+
+
+def sync_created(table: Path) -> None:
+    """Sync the log of a new table, and the directories that lead to it."""
+    sync_commits(table, -1, files=False)
+    sync(table)
+    sync(table.parent)
+
+
+def sync_commits(table: Path, after: int, *, files: bool) -> None:
+    """Sync the entries of the log after a version, and the files that they add if these are not synced yet."""
+    version = after + 1
+    while (entry := table / _LOG / f"{version:020}.json").exists():
+        if files:
+            added = _added(entry)
+            for path in added:
+                sync(table / path)
+            sync_directories(table, added)
+        sync(entry)
+        version += 1
+    if version > after + 1:
+        sync_checkpoint(table, version - 1)
+
+
+def sync_checkpoint(table: Path, version: int) -> None:
+    """Sync the checkpoint of the log at a version, if there is one, and the directory of the log."""
+    log = table / _LOG
+    checkpoint = log / f"{version:020}.checkpoint.parquet"
+    if checkpoint.exists():
+        sync(checkpoint)
+        sync(log / "_last_checkpoint")
+    sync(log)
+
+
+def _added(entry: Path) -> list[str]:
+    actions = map(json.loads, entry.read_text().splitlines())
+    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
