@@ -300,7 +300,7 @@ def stats_of(rows: pa.Table, starts: Sequence[int]) -> list[str]:
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _extremes(run: pa.ChunkedArray) -> tuple[Any, Any]:

@@ -173,8 +173,8 @@ class Broken(Pages):
     """A server that has record times, and whose responses are broken."""
 
     def record_times(self, *, offset: str, until: str | None) -> Iterator[RecordTimes]:
+        yield from ()
         raise ProtocolError("not a page of record times")
-        yield
 
 
 def test_a_broken_page_is_not_taken_for_a_server_without_times() -> None:
