@@ -4,6 +4,9 @@ A bitmap has a bit for each byte of the text: one for quotes, one for commas and
 tells which bytes are inside strings, and a running count of the brackets how deeply a byte is nested. (This is the
 first stage of simdjson.) A parser takes longer, and makes an object for each message.
 
+Messages that are objects without objects in them take half of the time: every brace outside of strings is where a
+message starts or ends.
+
 The ends are exact for every valid JSON array. Whether it is valid is not checked beyond what is needed for that.
 """
 
@@ -27,20 +30,33 @@ _QUOTE, _COMMA = ord('"'), ord(",")
 _OPENING, _CLOSING = ord("{"), ord("}")
 _CASE = 0x20  # set in braces, and not in the brackets that are otherwise the same
 _SPACE = ord(" ")
+_SAMPLE_BYTES = 4096
 _FIRSTS, _LASTS = (b"{", b"["), (b"}", b"]")
+
+Wanted: TypeAlias = tuple[np.ufunc, int, bool]  # how to compare, with which byte, and whether brackets count as braces
+_QUOTES: Wanted = (np.equal, _QUOTE, False)
+_OPENING_BRACES: Wanted = (np.equal, _OPENING, False)
+_CLOSING_BRACES: Wanted = (np.equal, _CLOSING, False)
+_OPENS: Wanted = (np.equal, _OPENING, True)
+_CLOSES: Wanted = (np.equal, _CLOSING, True)
+_COMMAS: Wanted = (np.equal, _COMMA, False)
+_SPACES: Wanted = (np.less_equal, _SPACE, False)
 
 
 def ends_of(text: bytes | bytearray) -> Numbers | None:
     """Where each message of an array ends: at a comma, the last one at the closing bracket.
 
     None if this way does not apply: to messages that are no objects or arrays, to an array with white space between
-    messages, and to a text whose quotes and brackets do not match. The parser knows what these are.
+    messages, and to a text whose quotes and braces do not match. The parser knows what these are.
     """
     if text[:1] != b"[" or text[-1:] != b"]" or text[1:2] not in _FIRSTS or text[-2:-1] not in _LASTS:
         return None
     if b"\\" in text:  # hide escaped quotes; of a run of backslashes, each pair is one character
         text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    quotes, opens, closes, commas, spaces = _bitmaps(np.frombuffer(text, np.uint8))
+    data = np.frombuffer(text, np.uint8)
+    if _seem_flat(text) and (ends := _flat_ends(data)) is not None:
+        return ends
+    quotes, opens, closes, commas, spaces = _bitmaps(data, _QUOTES, _OPENS, _CLOSES, _COMMAS, _SPACES)
     outside = _outside(quotes)
     if outside is None:
         return None
@@ -55,19 +71,46 @@ def ends_of(text: bytes | bytearray) -> Numbers | None:
     return np.append(ends, len(text) - 1)
 
 
-def _bitmaps(data: Bytes) -> tuple[Bits, Bits, Bits, Bits, Bits]:
-    """The quotes, opening brackets, closing brackets, commas, and white space."""
-    maps = np.zeros((5, -(-len(data) // 64)), "<u8")
+def _seem_flat(text: bytes | bytearray) -> bool:
+    """Whether the first messages are objects without another brace in them."""
+    sample = text[:_SAMPLE_BYTES]
+    return text[1:2] == b"{" and sample.count(b"{") == sample.count(b"},{") + 1
+
+
+def _flat_ends(data: Bytes) -> Numbers | None:
+    """The same if all messages are objects without another brace in them, which takes half of the time.
+
+    Then every opening brace but the first one follows a closing brace and a comma, and there are as many closing ones.
+    """
+    quotes, opens, closes = _bitmaps(data, _QUOTES, _OPENING_BRACES, _CLOSING_BRACES)
+    starts = _positions(opens)
+    ends = starts[1:] - 1
+    is_flat = (data[ends] == _COMMA).all() and (data[ends - 1] == _CLOSING).all() and data[-2] == _CLOSING
+    if not is_flat or int(np.bitwise_count(closes).sum()) != len(starts):
+        return None
+    outside = _outside(quotes)
+    if outside is None or not (outside[ends >> 6] >> (ends & 63).astype(np.uint64) & _ONE).all():
+        return None
+    return np.append(ends, len(data) - 1)
+
+
+def _bitmaps(data: Bytes, *wanted: Wanted) -> Bits:
+    """A bitmap for each of the wanted bytes."""
+    maps = np.zeros((len(wanted), -(-len(data) // 64)), "<u8")
     packed = maps.view(np.uint8)
+    size = min(len(data), limits.CUT_STEP_BYTES)
+    folded, flags = np.empty(size, np.uint8), np.empty(size, np.bool_)
     for begin in range(0, len(data), limits.CUT_STEP_BYTES):  # which stay in the processor's cache
         step = data[begin : begin + limits.CUT_STEP_BYTES]
-        folded = step | np.uint8(_CASE)
-        flags = (step == _QUOTE, folded == _OPENING, folded == _CLOSING, step == _COMMA, step <= _SPACE)
-        for row, chosen in enumerate(flags):
+        chosen, is_folded = flags[: len(step)], False
+        for row, (compare, byte, folds) in enumerate(wanted):
+            if folds and not is_folded:
+                np.bitwise_or(step, np.uint8(_CASE), out=folded[: len(step)])
+                is_folded = True
+            compare(folded[: len(step)] if folds else step, np.uint8(byte), out=chosen)
             bits = np.packbits(chosen, bitorder="little")
             packed[row, begin // 8 : begin // 8 + len(bits)] = bits
-    quotes, opens, closes, commas, spaces = maps.astype(np.uint64, copy=False)
-    return quotes, opens, closes, commas, spaces
+    return maps.astype(np.uint64, copy=False)
 
 
 def _outside(quotes: Bits) -> Bits | None:
@@ -94,6 +137,23 @@ def _before(bits: Bits) -> Bits:
     moved = bits >> _ONE
     moved[:-1] |= bits[1:] << _LAST
     return moved
+
+
+def _positions(bits: Bits) -> Numbers:
+    """The positions of all bytes of a bitmap."""
+    positions: list[Numbers] = []
+    words = np.flatnonzero(bits)
+    left = bits[words]
+    while len(words):
+        lowest = left & (~left + _ONE)
+        positions.append(words * 64 + np.bitwise_count(lowest - _ONE))
+        left ^= lowest
+        more = left != 0
+        words, left = words[more], left[more]
+    if len(positions) == 1:
+        return positions[0]
+    every: Numbers = np.concatenate(positions) if positions else np.empty(0, np.int64)
+    return np.sort(every)
 
 
 def _at_depth(depth: int, chosen: Bits, opens: Bits, closes: Bits, depths: Numbers) -> Numbers:

@@ -42,6 +42,31 @@ def test_objects_and_arrays_are_cut_as_the_parser_cuts_them(values: list[Any], a
     assert _cut(body) == [text.encode() for text in text_column(body).to_pylist()]
 
 
+_FLAT = st.text(alphabet='}{,"\\xé', max_size=12) | st.just("},{") | st.lists(st.integers(0, 9), max_size=2)
+
+
+@given(st.lists(st.dictionaries(st.text(alphabet='ab"', max_size=2), _FLAT, max_size=3), min_size=1, max_size=40))
+def test_objects_without_objects_in_them(values: list[Any]) -> None:
+    body = _body(values, separators=(",", ":"))
+    assert _cut(body) == [text.encode() for text in text_column(body).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'[{"a":"x},{y"}]',
+        b'[{"a":"x},{y"},{"b":1}]',
+        b'[{"a":"\\"},{"},{"b":1}]',
+        b'[{"a":"}"},{"b":"{"}]',
+        b'[{"a":"},{"},[{"b":"},{"}]]',
+        b'[{"a":1},[{"b":1}],{"c":1}]',
+        b'[{"a":[{"b":1},{"c":1}]}]',
+    ],
+)
+def test_braces_that_do_not_separate_messages(text: bytes) -> None:
+    assert _cut(bytearray(text)) == [message.encode() for message in text_column(text).to_pylist()]
+
+
 @given(st.lists(_VALUES, max_size=20), st.sampled_from((None, 1, 2)))
 def test_the_column_is_that_of_the_parser_for_every_array(values: list[Any], indent: int | None) -> None:
     body = _body(values, indent=indent, ensure_ascii=False)
@@ -56,8 +81,9 @@ def test_boundaries_anywhere_in_a_word_and_long_texts(seed: int) -> None:
         {"a" * chance.randrange(70): "".join(chance.choices(pieces, k=chance.randrange(6))), "b": [{}, {"c": []}]}
         for _ in range(300)
     ]
-    body = _body(values, separators=(",", ":"))
-    assert _cut(body) == [text.encode() for text in text_column(body).to_pylist()]
+    for of_messages in (values, [{**message, "b": []} for message in values]):
+        body = _body(of_messages, separators=(",", ":"))
+        assert _cut(body) == [text.encode() for text in text_column(body).to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +111,7 @@ def test_other_arrays_are_left_to_the_parser(text: bytes) -> None:
     assert checked_text_column(text).equals(text_column(text))
 
 
-@pytest.mark.parametrize("text", [b'[{"a":"}]', b"[{]", b"[{}}]", b'[{"a":1},{"b":[}]', b"[{},", b"{}", b""])
+@pytest.mark.parametrize("text", [b'[{"a":"}]', b"[{]", b"[{}}]", b'[{"a":{}},{"b":[}]', b"[{},", b"{}", b""])
 def test_texts_whose_quotes_or_brackets_do_not_match_are_errors(text: bytes) -> None:
     assert ends_of(text) is None
     with pytest.raises(msgspec.DecodeError):
