@@ -47,6 +47,7 @@ PIPELINE_BUCKETS_SET_MAX = 65_536  # that can be set
 PIPELINE_BUCKET_STREAM_BYTES = 32 * 1024 * 1024  # of streams for each bucket of a new table: about 300,000 events
 PIPELINE_BUCKET_BYTES_MAX = 256 * 1024 * 1024  # of a bucket, which a task holds in memory: the job warns above it
 PIPELINE_BATCH_BYTES = 1024 * 1024 * 1024  # of streams in one batch: tasks hold the events of a bucket in memory
+PIPELINE_PARTITION_BYTES_MAX = 512 * 1024 * 1024  # of a stream, for one task that leaves out replaced events
 PIPELINE_DRIVER_EVENTS = 20_000  # a batch of at most this size is merged by the driver
 PIPELINE_DRIVER_EVENT_BYTES = 32 * 1024 * 1024  # of streams in such a batch, which the driver holds in memory
 PIPELINE_DRIVER_BYTES = 64 * 1024 * 1024  # of files that the driver rewrites for a batch; tasks rewrite more

@@ -101,7 +101,22 @@ class RangeReader:
         if self._state is None or not self._state.latest_only:
             return self._read(part)
         check_columns(self._names)
-        return latest(self._read(part))
+        if part.snapshot_of is not None:
+            return latest(self._read(part))
+        return self._completed(part)
+
+    def _completed(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
+        """The latest events. What all of them have in common is not held in memory with each."""
+        common = {name: value for name, value in _common(part).items() if name in self._names}
+        varying = StructType([field for field in self._spark_schema.fields if field.name not in common])
+        for batch in latest(RangeReader(self._options, self._client, varying)._read(part)):
+            columns = [
+                pa.repeat(pa.scalar(common[field.name], field.type), batch.num_rows)
+                if field.name in common
+                else batch.column(field.name)
+                for field in self._schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _read(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         of = part.snapshot_of
@@ -118,7 +133,7 @@ class RangeReader:
 
     def _rows(self, part: StreamRange) -> Iterator[pa.RecordBatch]:
         batches = self._events(part) if self._is_json(part) else self._bytes(part)
-        constant = {"stream": part.path, "offset": part.start.offset, "content_type": part.content_type}
+        constant = _common(part)
         repeated: dict[str, pa.Array] = {}
         for position, payload in batches:
             columns = {name: payload.column(name) for name in payload.schema.names}
@@ -309,6 +324,11 @@ def _with_messages(payload: pa.RecordBatch) -> pa.RecordBatch:
         return payload.append_column("message", pa.nulls(payload.num_rows, pa.string()))
     messages = payload.column("message").cast(pa.string())
     return payload.set_column(payload.schema.get_field_index("message"), "message", messages)
+
+
+def _common(part: StreamRange) -> dict[str, str]:
+    """The columns that are the same in all rows of a range."""
+    return {"stream": part.path, "offset": part.start.offset, "content_type": part.content_type}
 
 
 def _starts(part: StreamRange, payload: pa.RecordBatch, at: int | None) -> tuple[Numbers | None, int | None]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from headwater import limits
 from headwater.errors import SchemaError
+from headwater.positions import Position
+from headwater.spark.columns import RangeReader
 from headwater.spark.latest import check_columns, latest
+from headwater.spark.options import read_options
+from headwater.spark.positions import StreamRange
+from tests.servers import Server
 
 SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("type", "key", "control", "bad")]
@@ -78,3 +85,29 @@ def test_no_events() -> None:
 def test_a_schema_without_the_columns_that_it_needs() -> None:
     with pytest.raises(SchemaError, match="latestOnly needs the columns type, key, control; the schema lacks control"):
         check_columns(["key", "type", "value"])
+
+
+@pytest.mark.parametrize(
+    "names", [("stream", "offset", "type", "key", "value", "control", "order"), ("key", "type", "control")]
+)
+def test_rows_of_a_range_have_all_columns(server: Server, names: tuple[str, ...]) -> None:
+    """Columns that all rows of a range have in common are added to the rows that stay."""
+    options = read_options(
+        {"url": server.url, "streams": "latest/columns", "latestOnly": "true"}, bounded=True, state=True
+    )
+    events = [
+        {"type": "t", "key": str(n % 3), "value": {"n": n}, "headers": {"operation": "upsert"}} for n in range(30)
+    ]
+    kinds = {"order": LongType()}
+    schema = StructType([StructField(name, kinds.get(name, StringType())) for name in names])
+    with options.open() as client:
+        path = "latest/columns"
+        stream = client.stream(path, content_type="application/json")
+        stream.create()
+        stream.append_many(events)
+        part = StreamRange(path, "application/json", Position("-1"), Position(stream.head().tail_offset), exact=True)
+        rows = [row for batch in RangeReader(options, client, schema).read(part) for row in batch.to_pylist()]
+    assert [row["key"] for row in rows] == ["0", "0", "1", "2"]
+    assert all(tuple(row) == names for row in rows)
+    assert {(row.get("stream"), row.get("offset")) for row in rows} <= {("latest/columns", "-1"), (None, None)}
+    assert [json.loads(row["value"])["n"] for row in rows if "value" in names] in ([0, 27, 28, 29], [])

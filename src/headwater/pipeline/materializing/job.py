@@ -53,8 +53,9 @@ def start(spark: SparkSession, options: MaterializeOptions) -> StreamingJob:
     if not has_begun(place):
         source.check_streams()
     columns = EventColumns(settings)
+    options_of_source = {**columns.source_options, **_partitions(spark, columns)}
     rows = source.rows(
-        spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **columns.source_options
+        spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **options_of_source
     )
     layout = columns.layout(rows)
     if options.buckets is None and not tables.rows.exists():
@@ -71,6 +72,17 @@ def start(spark: SparkSession, options: MaterializeOptions) -> StreamingJob:
     return start_query(
         rows, work.work, name=options.label, checkpoint=place, once=options.once, every_s=options.every_s
     )
+
+
+def _partitions(spark: SparkSession, columns: EventColumns) -> dict[str, str]:
+    """The source's option for larger tasks, if these leave out replaced events and all cores still have one: fewer of
+    a stream's events then remain, each of which costs Spark more than reading many."""
+    context = spark.sparkContext
+    if "latestOnly" not in columns.source_options or not str(context.master).startswith("local"):
+        return {}  # of a cluster, more executors may come
+    wanted = limits.PIPELINE_BATCH_BYTES // context.defaultParallelism
+    size = min(max(wanted, limits.SPARK_PARTITION_BYTES), limits.PIPELINE_PARTITION_BYTES_MAX)
+    return {"maxPartitionBytes": str(size)}
 
 
 class _Materializing:
