@@ -63,8 +63,9 @@ def test_a_stop_does_not_wait_for_an_unknown_outcome(database: PostgresServer, h
             process.terminate()
             assert process.wait(LIMIT_S) == 1
             answer = append.result()
-        assert answer.status_code == 500, answer.text
-        assert "unknown" in answer.text
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["type"] == "urn:headwater:outcome-pending"
+        assert answer.headers["retry-after"] == "1"
         assert "the server stops, and it is unknown whether the last batch was stored" in said.read_text()
     finally:
         process.kill()

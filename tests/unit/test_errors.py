@@ -38,7 +38,8 @@ def test_retryable_follows_from_the_status() -> None:
         if kind.status and kind not in (
             errors.DamagedDataError,
             errors.UnknownOutcomeError,
-        ):  # 500, but a retry is wrong
+            errors.OutcomePendingError,
+        ):  # 500 or 503, but a retry is wrong
             assert kind.retryable == kind().retryable == errors.is_retryable(kind.status), kind
     retryable = {kind for kind in tree(errors.ClientError) if kind.retryable}
     assert retryable == {errors.NetworkError, errors.SparkStartError}

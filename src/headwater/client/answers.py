@@ -76,8 +76,10 @@ def error_of(request: HttpRequest, reply: HttpReply) -> HeadwaterError:
         kind, detail = errors.RedirectError, f"status {reply.status}, to {reply.headers.get('location', '')[:200]!r}"
     error = kind(detail)
     error.stream = problem.stream if isinstance(problem.stream, str) else ""
-    # Headwater sends 503 and 507 only for requests that had no effect. A gateway may also send them for others.
-    error.nothing_done = reply.status == 429 or (is_ours and reply.status in (503, 507))
+    # Headwater sends 503 and 507 only for requests that had no effect, or the error says that the outcome is unknown. A
+    # gateway may also send them for others.
+    is_refused = is_ours and reply.status in (503, 507) and not kind.outcome_unknown
+    error.nothing_done = reply.status == 429 or is_refused
     error.status = reply.status
     error.url = request.url
     error.retryable = kind.retryable if is_ours else errors.is_retryable(reply.status)

@@ -23,9 +23,11 @@ from headwater.errors import (
     HeadwaterError,
     NetworkError,
     NotReadyError,
+    OutcomePendingError,
     RedirectError,
     StoppingError,
     UnauthorizedError,
+    UnavailableError,
 )
 from headwater.protocol.encodings import IDENTITY
 from headwater.protocol.inflating import ACCEPTED
@@ -402,7 +404,8 @@ def may_succeed(error: HeadwaterError) -> bool:
 
 def _is_away(session: Session, error: HeadwaterError) -> bool:
     """Whether a server that has responded before seems to be restarting."""
-    gone = isinstance(error, (NetworkError, StoppingError, NotReadyError)) or error.status in (502, 504)
+    away = (NetworkError, StoppingError, NotReadyError, UnavailableError, OutcomePendingError)
+    gone = isinstance(error, away) or error.status in (502, 504)
     by_proxy = error.status == 503 and not error.nothing_done  # Headwater's own 503s have a type
     return session.contact.made and (gone or by_proxy)
 

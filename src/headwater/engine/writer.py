@@ -24,6 +24,7 @@ from headwater.engine.sharing import Sharing
 from headwater.errors import (
     HeadwaterError,
     InternalError,
+    OutcomePendingError,
     OutOfMemoryError,
     ServerError,
     StoppingError,
@@ -637,8 +638,14 @@ class Writer:
         # What was not passed to the store, and answers that changed nothing, can be repeated.
         written = {id(commit) for commit in committed if commit.record}
         for commit in commits:
-            _answer(commit, _unknown(error) if id(commit) in written else _stopping())
+            _answer(commit, self._unknown(error) if id(commit) in written else _stopping())
         self.stop_for(error)
+
+    def _unknown(self, error: BaseException) -> HeadwaterError:
+        detail = f"{type(error).__name__} while writing; the server log has the cause"
+        if self.sharing is not None:  # another server may be asked
+            return OutcomePendingError(detail, retry_after_s=bounds.RETRY_AFTER_S)
+        return UnknownOutcomeError(detail)
 
     def _take_back(self, committed: list[PendingRecord], error: OutdatedError) -> None:
         """Another server was faster: decide again what was decided on its states, and publish the rest of a batch."""
@@ -817,10 +824,6 @@ def _no_room(refused: RefusedError) -> HeadwaterError:
 
 def _full(reason: str) -> HeadwaterError:
     return StorageFullError(reason, retry_after_s=bounds.RETRY_AFTER_S)
-
-
-def _unknown(error: BaseException) -> HeadwaterError:
-    return UnknownOutcomeError(f"{type(error).__name__} while writing; the server log has the cause")
 
 
 def _undecided(error: Exception) -> HeadwaterError:

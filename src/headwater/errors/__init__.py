@@ -81,6 +81,7 @@ HeadwaterError
 ├── ServerError                          the server failed, or cannot take requests now
 │   ├── InternalError              500
 │   ├── UnknownOutcomeError        500   the change may be stored or not
+│   │   └── OutcomePendingError    503
 │   ├── DamagedDataError           500
 │   ├── NotReadyError              503
 │   ├── OverloadedError            503

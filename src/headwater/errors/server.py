@@ -31,6 +31,15 @@ class UnknownOutcomeError(ServerError):
     advice = "Repeat the request if it has producer headers; otherwise read the tail first to see if it was stored."
 
 
+class OutcomePendingError(UnknownOutcomeError):
+    """The database of the servers does not answer, so it is not known yet whether a change is stored. `retryable` is
+    False, as for its base; with producer headers every server recognises a repeat."""
+
+    status = 503
+    title = "Outcome of the write is not known yet"
+    retryable = False
+
+
 class DamagedDataError(ServerError):
     """Data of one stream or document does not match its checksum. It is not served; other streams are."""
 

@@ -48,6 +48,7 @@ ROLE_S = 5.0  # how long one of several servers has the role, unless it renews i
 ROLE_LOOK_S = 1.0  # between two attempts to take or renew it
 ROLE_MARGIN_S = 1.0  # how long before its end a server stops to use it
 RELAY_S = 10.0  # how long a server waits for the answer of the one with the role
+OUTCOME_S = 10.0  # how long the client of a write waits for a database that does not answer
 RELAY_KEPT_S = 600  # requests to it
 RELAY_ANSWERS_TTL_S = 3_600  # of the stream with the answers for a server, after its last use
 RELAY_READ_BYTES = 1024 * 1024

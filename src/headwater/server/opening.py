@@ -43,6 +43,7 @@ from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.configuration import ShownSettings
 from headwater.server.observing.upkeep import Upkeep
+from headwater.server.pending_writes import PendingWrites
 from headwater.server.relaying import Relay
 from headwater.server.roles import Role, SharedRole
 from headwater.server.service import Service
@@ -276,4 +277,5 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
     )
     if among is not None:
         service.relay = Relay(engine, service.instance)
+        service.pending = PendingWrites()
     return OpenService(service, watcher, auth, make_parts)

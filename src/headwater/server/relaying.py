@@ -7,7 +7,7 @@ for them passes it on through the store, so that servers need no way to each oth
     ANSWERS + instance  a stream for each server, which it follows; it expires after the server
 
 Records are MessagePack with their length before them. A request that is not answered within `RELAY_S`, for example
-while the role moves, gets 503: nobody knows whether it was executed, as after a lost connection.
+while the role moves, gets 503: nobody knows whether it was executed, as after a lost connection, and the error says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import secrets
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,7 +26,7 @@ from headwater.engine import Engine
 from headwater.engine.committer import Answer
 from headwater.engine.follower import Pulled
 from headwater.engine.messages import VisibleStream
-from headwater.errors import HeadwaterError, NotReadyError, StoppingError, StreamNotFoundError
+from headwater.errors import HeadwaterError, NotReadyError, OutcomePendingError, StoppingError, StreamNotFoundError
 from headwater.limits import (
     RELAY_ANSWERS_TTL_S,
     RELAY_KEPT_S,
@@ -46,6 +47,14 @@ REQUESTS = "\x04requests"
 ANSWERS = "\x04answers/"
 _TYPE = "application/octet-stream"
 _LENGTH = struct.Struct("<I")
+
+
+class _WaitingRequest(NamedTuple):
+    """A request that was passed on."""
+
+    respond: Respond
+    timer: asyncio.TimerHandle
+    changes_nothing: bool
 
 
 class RelayedRequest(msgspec.Struct, array_like=True):
@@ -99,7 +108,7 @@ class Relay:
         self.dispatch: Callable[[Request, Respond], object] | None = None  # set once there is a dispatcher
         self._engine = engine
         self._instance = instance
-        self._waiting: dict[str, tuple[Respond, asyncio.TimerHandle]] = {}
+        self._waiting: dict[str, _WaitingRequest] = {}
         self._tasks = Tasks()
         self._serving: asyncio.Task[None] | None = None
 
@@ -125,7 +134,9 @@ class Relay:
     def pass_on(self, request: Request, respond: Respond) -> None:
         name = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
-        self._waiting[name] = (respond, loop.call_later(RELAY_S, self._give_up, name))
+        changes_nothing = request.method in ("GET", "HEAD")
+        timer = loop.call_later(RELAY_S, self._give_up, name)
+        self._waiting[name] = _WaitingRequest(respond, timer, changes_nothing)
         relayed = RelayedRequest(
             name,
             self._instance,
@@ -143,7 +154,7 @@ class Relay:
 
         def appended(answer: Answer) -> None:
             if isinstance(answer, HeadwaterError) and (waiting := self._waiting.pop(name, None)) is not None:
-                waiting[1].cancel()
+                waiting.timer.cancel()
                 respond(problem(answer))
 
         self._engine.submit(self._append(REQUESTS, relayed), appended)
@@ -151,22 +162,19 @@ class Relay:
     def _give_up(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
-            waiting[1].cancel()
-            waiting[0](
-                problem(
-                    NotReadyError(
-                        "the server that does this work has not answered; it may have done what was asked",
-                        retry_after_s=RETRY_AFTER_S,
-                    )
-                )
-            )
+            waiting.timer.cancel()
+            detail = "the server that does this work has not answered"
+            kind: type[HeadwaterError] = NotReadyError
+            if not waiting.changes_nothing:
+                kind, detail = OutcomePendingError, f"{detail}; it may have done what was asked"
+            waiting.respond(problem(kind(detail, retry_after_s=RETRY_AFTER_S)))
 
     def _take_answer(self, data: bytes) -> None:
         answer = _answer_decoder.decode(data)
         waiting = self._waiting.pop(answer.id, None)
         if waiting is not None:
-            waiting[1].cancel()
-            waiting[0](Response(answer.status, answer.headers, (answer.body,) if answer.body else ()))
+            waiting.timer.cancel()
+            waiting.respond(Response(answer.status, answer.headers, (answer.body,) if answer.body else ()))
 
     # The server with the role
 

@@ -36,7 +36,7 @@ def retain(service: Service, request: Request, path: str, respond: Respond) -> N
     check_unconditional(request.headers)
     _check_no_body(request)
     changes = check_patch(request.headers)
-    service.tasks.start(_answer(path, respond, _retain(service, path, changes)))
+    service.tasks.start(_answer(service, path, respond, _retain(service, path, changes)))
 
 
 async def _retain(service: Service, path: str, changes: Changes) -> Response:
@@ -53,7 +53,7 @@ def trim_stream(service: Service, request: Request, _: str, respond: Respond) ->
         work = _trim(service, path, at_ms=parse_instant("before", before, InvalidQueryError))
     else:
         work = _trim(service, path, before=parse_offset(before))
-    service.tasks.start(_answer(path, respond, work))
+    service.tasks.start(_answer(service, path, respond, work))
 
 
 def trim_table(service: Service, request: Request, path: str, respond: Respond) -> None:
@@ -67,7 +67,7 @@ def trim_table(service: Service, request: Request, path: str, respond: Respond) 
         work = _trim(service, path, seqno=int(before))
     else:
         raise InvalidQueryError(f"before must be a SeqNo, an RFC 3339 time or now, got {before[:80]!r}")
-    service.tasks.start(_answer(path, respond, work))
+    service.tasks.start(_answer(service, path, respond, work))
 
 
 def _before(query: dict[str, str]) -> str:
@@ -100,12 +100,15 @@ def _kept(stream: VisibleStream) -> Response:
     return Response(204, (*ends, *retention_headers(stream.retention), NO_STORE))
 
 
-async def _answer(path: str, respond: Respond, work: Coroutine[Any, Any, Response]) -> None:
+async def _answer(service: Service, path: str, respond: Respond, work: Coroutine[Any, Any, Response]) -> None:
     try:
+        respond = service.watched(respond)
         response = await work
     except HeadwaterError as error:
         response = problem(table_error(path, error) if path.startswith(LOG_PREFIX) else error)
     except Exception:
         log.exception("changing what is kept of %r failed", path)
         response = problem(UnknownOutcomeError("the server log has the cause"))
+    finally:
+        work.close()
     respond(response)

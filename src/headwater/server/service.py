@@ -17,7 +17,7 @@ from headwater.server.compacting.compactor import Compactor
 from headwater.server.composing import Composer
 from headwater.server.compression import Encoders
 from headwater.server.following import Followers
-from headwater.server.http import Feed
+from headwater.server.http import Feed, Respond
 from headwater.server.listing import Lists
 from headwater.server.live_places import LivePlaces
 from headwater.server.memory import MemoryMark
@@ -25,6 +25,7 @@ from headwater.server.notify import Notifier
 from headwater.server.observing import Observer
 from headwater.server.observing.configuration import ShownSettings
 from headwater.server.observing.upkeep import Upkeep
+from headwater.server.pending_writes import PendingWrites
 from headwater.server.relaying import Relay
 from headwater.server.roles import Role
 from headwater.server.states import States
@@ -56,6 +57,7 @@ class Service(msgspec.Struct):
     fence: Fence | None = None  # None: the server needs no lease
     role: Role = msgspec.field(default_factory=Role)
     relay: Relay | None = None  # None: no other server shares the store
+    pending: PendingWrites | None = None  # None: no other server shares the store
     instance: str = msgspec.field(default_factory=partial(secrets.token_hex, 8))  # another one after each start
     worker: int = 0  # the number of this process, if it is one of several on a port
     memory: MemoryMark | None = None  # None: memory is not limited
@@ -74,3 +76,7 @@ class Service(msgspec.Struct):
     @property
     def now_ms(self) -> int:
         return self.engine.now_ms()
+
+    def watched(self, respond: Respond) -> Respond:
+        """What a write has to call with its response, which has to follow. UnavailableError if no write is accepted."""
+        return respond if self.pending is None else self.pending.watch(respond)

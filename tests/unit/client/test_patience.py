@@ -13,7 +13,14 @@ import pytest
 from headwater.client import Client, Retry
 from headwater.client.effects import Effect, HttpReply, HttpRequest, Report, Send, Sleep
 from headwater.client.session import Session, Timeouts, exchange, lost
-from headwater.errors import HeadwaterError, NetworkError, OverloadedError, ServerError, StoppingError
+from headwater.errors import (
+    HeadwaterError,
+    NetworkError,
+    OutcomePendingError,
+    OverloadedError,
+    ServerError,
+    StoppingError,
+)
 from headwater.protocol.problems import PROBLEM_MEDIA_TYPE
 
 REQUEST = HttpRequest("POST", "http://server/v1/stream/a", {}, b"x")
@@ -86,7 +93,9 @@ class Network:
         return again
 
 
-@pytest.mark.parametrize("failure", [refused(), unsent(), of_headwater("stopping"), of_headwater("not-ready")])
+@pytest.mark.parametrize(
+    "failure", [refused(), unsent(), *(of_headwater(code) for code in ("stopping", "not-ready", "unavailable"))]
+)
 def test_an_append_outlasts_a_restart_if_it_was_certainly_not_stored(failure: HeadwaterError | HttpReply) -> None:
     network = Network(failure, back_s=20)
     assert network.run() is DONE
@@ -103,10 +112,22 @@ def test_an_append_that_may_have_been_stored_is_not_sent_again(failure: Headwate
 
 
 @pytest.mark.parametrize(
-    "failure", [refused(), broken(), of_headwater("stopping"), of_proxy(502), of_proxy(503), of_proxy(504)]
+    "failure",
+    [
+        *(refused(), broken(), of_headwater("stopping"), of_headwater("outcome-pending")),
+        *(of_proxy(status) for status in (502, 503, 504)),
+    ],
 )
 def test_a_request_that_can_be_repeated_outlasts_a_restart(failure: HeadwaterError | HttpReply) -> None:
     assert Network(failure, back_s=20).run(repeatable=True) is DONE
+
+
+def test_an_append_whose_outcome_is_unknown_is_not_sent_again() -> None:
+    network = Network(of_headwater("outcome-pending"), back_s=20)
+    with pytest.raises(OutcomePendingError) as raised:
+        network.run()
+    assert network.sent == 1
+    assert not raised.value.nothing_done
 
 
 def test_patience_ends() -> None:

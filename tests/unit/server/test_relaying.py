@@ -120,6 +120,9 @@ def test_nobody_has_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("headwater.server.relaying.RELAY_S", 0.05)
         status, problem = await pair.ask(pair.second, "GET", f"{ROOT}/s")
         assert (status, "has not answered" in str(problem)) == (503, True)
+        assert "not-ready" in str(problem)
+        status, problem = await pair.ask(pair.second, "DELETE", f"{ROOT}/s")
+        assert (status, "outcome-pending" in str(problem)) == (503, True)
 
     run(body)
 

@@ -65,6 +65,7 @@ def append(service: Service, request: Request, path: str, respond: Respond) -> N
         work = service.composer.compose(engine, draft, sources, _check_source, build)
         service.tasks.start(_in_background(work, answered, "a compose"))
     else:
+        respond = service.watched(respond)
         engine.submit(command, answered)
 
 
@@ -124,6 +125,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
     if view is not None or (service.views is not None and service.views.holds(path)):
         service.tasks.start(_in_background(create_view(service, command, view), answered, "creating a view"))
     else:
+        respond = service.watched(respond)
         service.engine.submit(command, answered)
 
 
@@ -150,6 +152,7 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
 
     documents = () if views is None else views.documents_of(path)
     ends = parse_stream_ends(request.headers)
+    respond = service.watched(respond)
     service.engine.submit(Delete(path, service.now_ms, documents, ends), answered)
 
 

@@ -179,6 +179,7 @@ def _changes(limits: Limits, body: bytes, escape: Escape) -> bytes:
 
 def _submit(service: Service, command: Append, respond: Respond) -> None:
     accepted = 200 if command.producer is not None and command.body else 204
+    respond = service.watched(respond)
 
     def answered(answer: Answer) -> None:
         if isinstance(answer, HeadwaterError):
@@ -233,6 +234,7 @@ def create(service: Service, request: Request, path: str, respond: Respond) -> N
         owner=request.caller.owner,
         retention=parse_retention(fields),
     )
+    respond = service.watched(respond)
     service.tasks.start(answer(path, respond, _create(service, request, command, kind, seqno, view)))
 
 
@@ -287,6 +289,7 @@ def delete(service: Service, request: Request, path: str, respond: Respond) -> N
     documents = () if views is None else views.documents_of(path)
     ends = parse_table_ends(request.headers)
     documents = (*documents, forgotten(name_of(path)), resolved(name_of(path)))
+    respond = service.watched(respond)
     service.engine.submit(Delete(path, service.now_ms, documents, ends), answered)
 
 
