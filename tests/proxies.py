@@ -117,6 +117,7 @@ http {{
             proxy_buffering off;
             proxy_request_buffering off;
             proxy_next_upstream off;
+            proxy_pass_header X-Accel-Buffering;
             proxy_read_timeout 330s;
         }}
     }}

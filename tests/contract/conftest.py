@@ -9,15 +9,22 @@ import httpx
 import pytest
 
 from tests.contract.tables import SCHEMA
-from tests.edges import EDGES, edge, root_of
+from tests.edges import EDGES_OF_SHARED, TOGETHER, edge, root_of
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with edge(request.param) as server:
         root = root_of(request.param, server).replace("/v1/stream", "/v1/table")
         with httpx.Client(base_url=root, timeout=60) as client:
             yield client
+
+
+@pytest.fixture
+def one_server(request: pytest.FixtureRequest) -> None:
+    """For a test of what each of several servers has for itself, or a proxy in front of them changes."""
+    if TOGETHER in request.node.callspec.params.values():
+        pytest.skip("this is about one server")
 
 
 @pytest.fixture

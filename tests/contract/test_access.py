@@ -25,7 +25,7 @@ from headwater.server.auth.route_rules import WAKE, Rule, Subject
 from headwater.server.auth.scopes import ON_PATHS, Action
 from headwater.server.auth.tokens import new_token
 from headwater.server.routes import CONTROL_ROOT, NURL_TEMPLATE, ROUTES, SUBSCRIPTION, TABLE_CONTROL_ROOT, Route
-from tests.edges import NATIVE, UVICORN, edge, root_of
+from tests.edges import NATIVE, TOGETHER, UVICORN, edge, root_of
 from tests.metrics import LONG_POLL, SSE, value_in
 from tests.metrics import TABLE as TABLE_READER
 from tests.waiting import wait_for, wait_until
@@ -60,8 +60,9 @@ class World:
         return self.tokens[key]
 
     def wait_for(self, token: str, *, known: bool = True) -> None:
-        """Wait until the server has read the file."""
-        wait_for(lambda: self.send("GET", f"{CONTROL_ROOT}streams", token).status_code != 401, known)
+        """Wait until the server has read the file, or both of two."""
+        url = f"{CONTROL_ROOT}streams"
+        wait_for(lambda: {self.send("GET", url, token).status_code != 401 for _ in range(2)}, {known})
 
     def wait_for_readers(self, kind: str, count: int) -> None:
         """Wait until so many live readers wait for data."""
@@ -85,7 +86,7 @@ class World:
         return self.tokens["admin:**"]
 
 
-@pytest.fixture(scope="module", params=[NATIVE, UVICORN])
+@pytest.fixture(scope="module", params=[NATIVE, UVICORN, pytest.param(TOGETHER, marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     file = tmp_path_factory.mktemp("auth") / "auth.toml"
     tokens = {}
@@ -483,6 +484,7 @@ LIVE = [f"{STREAM}?offset=now&live=sse", f"{TABLE}?since_id=0&timeout=300&idle=3
 EXPIRES_S = 5  # enough for readers to begin on a busy machine
 
 
+@pytest.mark.usefixtures("one_server")  # which counts all readers
 @pytest.mark.parametrize("how", ["expires", "revoked", "signed"])
 def test_live_reads_end_when_their_token_does(world: World, how: str) -> None:
     prepare(world)

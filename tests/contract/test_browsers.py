@@ -13,7 +13,7 @@ from bench.servers import Server, headwater
 from headwater.server.access import access_at, parse_origin
 from headwater.server.asgi import App
 from headwater.server.http import Request
-from tests.edges import DURABLE, EDGES, NATIVE, edge, root_of
+from tests.edges import DURABLE, EDGES_OF_SHARED, NATIVE, edge, root_of
 from tests.waiting import LIMIT_S
 
 TEXT = {"content-type": "text/plain"}
@@ -21,7 +21,7 @@ FOREIGN = "https://evil.example"
 ALLOWED = "https://app.example"
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from headwater.client import Client
-from tests.edges import EDGES, edge, root_of
+from tests.edges import EDGES_OF_SHARED, edge, root_of
 from tests.waiting import wait_until
 
 JSON = {"content-type": "application/json"}
@@ -22,7 +22,7 @@ KEYS = 150
 PADDING = "x" * 1_000  # the snapshot has several records
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with edge(request.param, read_chunk_bytes=100_000, sse_chunk_bytes=100_000) as server:
         root = root_of(request.param, server).removesuffix(STREAM)

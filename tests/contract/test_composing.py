@@ -15,7 +15,7 @@ import zstandard
 from headwater.limits import CHANGES_MAX, COMPOSE_FORM_BYTES_MAX, COMPOSE_SOURCES_MAX
 from headwater.server.auth.editing import add_token
 from tests.contract.tables import SCHEMA
-from tests.edges import EDGES, NATIVE, edge, root_of
+from tests.edges import EDGES_OF_SHARED, NATIVE, edge, root_of
 from tests.waiting import LIMIT_S, wait_until
 
 BODY_BYTES = 300_000
@@ -26,7 +26,7 @@ ZSTD = {"content-type": "application/zstd"}
 CHANGES = {"content-type": "text/tab-separated-values"}
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with edge(request.param, body_bytes_max=BODY_BYTES) as server:
         root = root_of(request.param, server).removesuffix("/v1/stream")

@@ -12,10 +12,10 @@ import pytest
 from headwater.console import load_files
 from headwater.limits import Limits
 from headwater.server.asgi import App
-from tests.edges import EDGES, edge, root_of
+from tests.edges import EDGES_OF_SHARED, edge, root_of
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def root(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with (
         edge(request.param) as server,

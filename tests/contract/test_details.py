@@ -12,7 +12,7 @@ import pytest
 
 from headwater.limits import PRODUCERS_SHOWN_MAX
 from headwater.server.auth.editing import add_token
-from tests.edges import DURABLE, EDGES, edge, free_port, root_of
+from tests.edges import DURABLE, EDGES_OF_SHARED, edge, free_port, root_of
 from tests.nurls import receiver
 from tests.waiting import wait_until
 
@@ -20,7 +20,7 @@ JSON = {"content-type": "application/json"}
 ROWS = {"content-type": "text/sequence"}
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def api(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with (
         edge(request.param) as server,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.contract.tables import NOW, SCHEMA, rows, seqnos
-from tests.edges import EDGES, edge, root_of
+from tests.edges import EDGES_OF_SHARED, edge, root_of
 from tests.waiting import wait_until
 
 JSON = {"content-type": "application/json"}
@@ -18,7 +18,7 @@ STREAM, TABLE = "/v1/stream", "/v1/table"
 FIRST = "stream-first-offset"
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def client(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     with edge(request.param) as server:
         root = root_of(request.param, server).removesuffix(STREAM)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.contract.tables import SCHEMA
-from tests.edges import DURABLE, EDGES, edge, root_of
+from tests.edges import DURABLE, EDGES_OF_SHARED, edge, root_of
 from tests.metrics import value_in
 from tests.waiting import LIMIT_S, wait_until
 
@@ -25,7 +25,7 @@ JSON = {"content-type": "application/json"}
 Plain = dict[tuple[str, str], str]
 
 
-@pytest.fixture(scope="module", params=EDGES)
+@pytest.fixture(scope="module", params=EDGES_OF_SHARED)
 def root(request: pytest.FixtureRequest) -> Iterator[str]:
     with edge(request.param) as server:
         yield root_of(request.param, server)

@@ -15,7 +15,7 @@ from headwater.client import Client, WorkBatch
 from headwater.errors import ForbiddenError
 from headwater.server.auth.editing import add_token, revoke_token
 from headwater.server.auth.scopes import Action
-from tests.edges import NATIVE, UVICORN, edge, root_of
+from tests.edges import NATIVE, TOGETHER, UVICORN, edge, root_of
 from tests.waiting import wait_for, wait_until
 
 ID = "orders-1"
@@ -31,9 +31,9 @@ class World:
         self.admin = self.token("admin:**")
 
     def token(self, *scopes: str, name: str | None = None) -> str:
-        """A token that the server knows."""
+        """A token that the server knows, or both of two."""
         token, _ = add_token(self.file, name or f"t{uuid.uuid4().hex[:8]}", list(scopes), None)
-        wait_for(lambda: self.send("GET", "/__ds/streams", token).status_code != 401, True)
+        wait_for(lambda: all(self.send("GET", "/__ds/streams", token).status_code != 401 for _ in range(2)), True)
         return token
 
     def send(self, method: str, path: str, token: str | None, **more: Any) -> httpx.Response:
@@ -50,7 +50,7 @@ class World:
         return [stream["path"] for stream in self.send("GET", URL, self.admin).json()["streams"]]
 
 
-@pytest.fixture(params=[NATIVE, pytest.param(UVICORN, marks=pytest.mark.slow)])
+@pytest.fixture(params=[NATIVE, *(pytest.param(name, marks=pytest.mark.slow) for name in (UVICORN, TOGETHER))])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     file = tmp_path / "auth.toml"
     add_token(file, "first", ["admin:**"], None)

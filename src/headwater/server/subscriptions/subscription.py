@@ -491,9 +491,10 @@ class RunningSubscription:
                 raise AlreadyClaimedError(
                     f"{wake.holder!r} has claimed it", holder=wake.holder or "", generation=wake.generation
                 )
-            if self._around.is_late:
-                self._is_scanned = False
             links = await self._find_pending(limits.WAKE_STREAMS_MAX)
+            if not links and self._around.is_late:
+                self._is_scanned = False
+                links = await self._find_pending(limits.WAKE_STREAMS_MAX)
             if wake is not None and wake.is_held(now_ms):
                 return wake, [link.in_wake() for link in links]  # the response to this claim was lost
             if not links:
