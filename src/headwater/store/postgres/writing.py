@@ -89,6 +89,7 @@ class PostgresWriter:
         self._pids: set[int] = set()  # of connections that may have an unfinished transaction
         self._held: _Held | None = None
         self._locking = asyncio.Lock()
+        self._spare: Connection | None = None  # for the next locks, because a new connection takes milliseconds
         self._warnings = 0
         self._closed = False
         self._finding: asyncio.Task[Outcome | None] | None = None  # of what became of a batch
@@ -148,7 +149,7 @@ class PostgresWriter:
         if warnings != self._warnings:  # for example: stored, but the wait for the standby was cancelled
             raise psycopg.OperationalError("PostgreSQL committed with a warning")
         if held is not None:
-            await discard(connection)
+            await self._keep(connection)
         return None if row is None else row[0]
 
     async def _after(self, error: BaseException, held: _Held | None, number: int) -> Outcome | None:
@@ -261,9 +262,10 @@ class PostgresWriter:
 
     async def _forget(self) -> None:
         """Close all connections: what they do is unknown."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await discard(connection)
+        connections, self._connection, self._spare = (self._connection, self._spare), None, None
+        for connection in connections:
+            if connection is not None:
+                await discard(connection)
         await self._let_go()
 
     # Locks
@@ -275,24 +277,47 @@ class PostgresWriter:
             await self._let_go()
             every = frozenset(keys) | former
             slots = frozenset(slot_of(key) for key in every if not isinstance(key, int))
-            connection = await self._database.connect(**_PLANS)
             try:
-                async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
-                    await self._identity.check(connection)
-                    every |= await _lock(connection, every, sorted(slots))
+                connection, ids = await self._connection_with_locks(every, sorted(slots))
             except (psycopg.Error, OSError, TimeoutError) as error:
-                await discard(connection)
                 raise UnavailableError(
                     f"states could not be locked: {text_of(error)}", retry_after_s=limits.RETRY_AFTER_S
                 ) from None
-            except BaseException:
-                await discard(connection)
-                raise
-            connection.add_notice_handler(self._warned)
-            self._pids.add(connection.info.backend_pid)
             loop = asyncio.get_running_loop()
             expiry = loop.call_later(limits.POSTGRES_LOCKED_S, self._expire, connection)
-            self._held = _Held(connection, every, slots, expiry)
+            self._held = _Held(connection, every | ids, slots, expiry)
+
+    async def _connection_with_locks(
+        self, keys: Collection[Key], slots: Sequence[int]
+    ) -> tuple[Connection, frozenset[int]]:
+        """A connection with a transaction that has the locks, and the ids of the streams that are locked."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            try:
+                return spare, await _lock(spare, keys, slots)
+            except BaseException as error:
+                was_lost = isinstance(error, psycopg.Error) and spare.closed
+                await discard(spare)
+                if not was_lost:
+                    raise
+        connection = await self._database.connect(**_PLANS)
+        try:
+            async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                await self._identity.check(connection)
+            ids = await _lock(connection, keys, slots)
+        except BaseException:
+            await discard(connection)
+            raise
+        connection.add_notice_handler(self._warned)
+        self._pids.add(connection.info.backend_pid)
+        return connection, ids
+
+    async def _keep(self, connection: Connection) -> None:
+        """Keep a connection without a transaction for the next locks."""
+        if self._spare is None and not self._closed:
+            self._spare = connection
+        else:
+            await discard(connection)
 
     def _expire(self, connection: Connection) -> None:
         held = self._held
@@ -323,15 +348,16 @@ class PostgresWriter:
                 cut(connection)
 
 
-async def _lock(connection: Connection, keys: Collection[Key], slots: Sequence[int]) -> set[int]:
+async def _lock(connection: Connection, keys: Collection[Key], slots: Sequence[int]) -> frozenset[int]:
     """Lock keys, in the order of `store_batch`: slots, then streams by id. Returns the ids of the streams."""
     ids, paths, _ = names_of(keys)
-    await connection.execute("BEGIN")
-    await connection.execute(
-        "SELECT count(pg_advisory_xact_lock(%s, slot)) FROM unnest(%s) AS slot", (_NAME_LOCKS, ints(slots))
-    )
-    cursor = await connection.execute(_LOCK_STREAMS, (bigints(ids), byteas([encode_name(path) for path in paths])))
-    return {stream_id for (stream_id,) in await cursor.fetchall()}
+    async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+        await connection.execute("BEGIN")
+        await connection.execute(
+            "SELECT count(pg_advisory_xact_lock(%s, slot)) FROM unnest(%s) AS slot", (_NAME_LOCKS, ints(slots))
+        )
+        cursor = await connection.execute(_LOCK_STREAMS, (bigints(ids), byteas([encode_name(path) for path in paths])))
+        return frozenset([stream_id for (stream_id,) in await cursor.fetchall()])
 
 
 def names_of(keys: Collection[Key]) -> tuple[list[int], list[str], list[DocumentKey]]:
