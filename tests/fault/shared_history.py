@@ -48,6 +48,7 @@ class StateHistory:
         self.contents: dict[int, bytes] = {}  # the own bytes of each stream
         self.messages: dict[int, StoredMessage] = {}
         self.created: dict[int, int] = {}  # stream id → commit
+        self.newest: dict[str, int] = {}  # path → the last stream that was created there
         self.closed: dict[int, int] = {}  # stream id → commit that closed it
         self.deleted: dict[int, int] = {}  # stream id → commit that deleted it, perhaps while forks read it
         self.deleting: dict[str, int] = {}  # how many clients delete the stream at a path
@@ -73,6 +74,9 @@ class StateHistory:
 
     def _note_event(self, event: Event, paths: dict[int, str]) -> None:
         if isinstance(event, Created):
+            if self.newest.get(event.path, 0) > event.id:
+                raise BrokenPromiseError(f"{event.path} had a stream with a larger id than {event.id} before")
+            self.newest[event.path] = event.id
             self.created[event.id] = self.commit
             self.contents[event.id] = b""
             start = event.lineage[-1].end if event.lineage else 0

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from headwater.errors import ServerError, UnavailableError
-from headwater.log.events import DOCUMENT_EVENTS, Created, Record
+from headwater.log.events import DOCUMENT_EVENTS, Created, Deleted, Record
 from headwater.log.moments import NEVER, Moment
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import (
@@ -141,6 +141,7 @@ class SimDatabase:
         self.rows: dict[int, ServerRow] = {}
         self.locks: list[LockSet] = []
         self.last_id = 0
+        self.deleted_ids: dict[str, int] = {}  # the largest one of each path
         self.broken: list[Exception] = []  # guarantees that a commit has violated
         self.down_until_s = 0.0
         self.full_until_s = 0.0
@@ -227,6 +228,8 @@ class SimDatabase:
             for key in commit.expects or ():
                 by_key.setdefault(key, []).append(index)
         bad = {key for key, (first, *_) in by_key.items() if (batch[first].expects or {})[key] != self.version(key)}
+        created = [event for commit in batch for event in commit.record if isinstance(event, Created)]
+        bad |= {event.path for event in created if self.is_too_old(event)}
         outdated: set[int] = set()
         while bad:
             key = bad.pop()
@@ -236,6 +239,10 @@ class SimDatabase:
                     bad |= {one for one in (batch[index].expects or ()) if one in by_key}
         return outdated
 
+    def is_too_old(self, event: Created) -> bool:
+        """Whether a later stream was deleted at the path of a new one."""
+        return event.id < self.deleted_ids.get(event.path, 0)
+
     def _apply(self, server: int, stored: list[Commit]) -> None:
         self.history.begin(stored)
         paths: dict[int, str] = {}
@@ -244,6 +251,10 @@ class SimDatabase:
             changed = {stream_id: self._path_of(commit.record, stream_id) for stream_id in sorted(ids)}
             self.data.commit([commit], _nothing_failed)
             self.history.note(commit, changed)
+            for event in commit.record:
+                if isinstance(event, Deleted):
+                    path = changed[event.id]
+                    self.deleted_ids[path] = max(event.id, self.deleted_ids.get(path, 0))
             paths |= changed
         moved = [Moved(stream_id, path, self.version(stream_id)) for stream_id, path in paths.items()]
         self.moves += [(server, one) for one in moved]

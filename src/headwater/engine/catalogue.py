@@ -188,6 +188,7 @@ class Catalogue:
         self.producers = 0  # of the loaded streams, also expired ones
         self.retained = 0  # how many of the loaded streams have a retention
         self.removals = 0  # number of streams and documents that left the catalogue
+        self.deleted_id = 0  # the largest one of a stream that this server has deleted
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -249,6 +250,7 @@ class Catalogue:
         self.producers += _producers_of(state) - before
         self.retained += (state.retention is not None) - was_retained
         if after is None:
+            self.deleted_id = max(self.deleted_id, stream.id)
             self._forget(stream)
             self._deleting[stream.id] = stream
             self.count -= 1

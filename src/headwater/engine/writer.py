@@ -394,7 +394,8 @@ class Writer:
         """Accept a decision with all that it was decided on."""
         if not isinstance(states, Readings):
             raise TypeError("the states of a shared store are noted when they are read")
-        if isinstance(command, Create) and command.stream_id <= max(states.newest_id, states.timeline):
+        largest = max(states.newest_id, states.timeline, self._catalogue.deleted_id)
+        if isinstance(command, Create) and command.stream_id <= largest:
             self._tasks.start(self._prepare_and_decide(command, answered))  # its id is too old
             return
         states.note(decision.events)
@@ -411,8 +412,10 @@ class Writer:
 
     def _decide_again(self, command: Command, answered: Answered) -> None:
         """Decide a command that was decided on outdated states, at once if everything that it needs is in memory, so
-        that the commands of a client stay in order."""
-        if self._loader.has_all(command) and self._preparer.is_current(command):
+        that the commands of a client stay in order. A created stream needs a new id, because another one may have been
+        created and deleted meanwhile, with a larger one."""
+        is_new = isinstance(command, Create) and self._catalogue.newest(command.path) is None
+        if not is_new and self._loader.has_all(command) and self._preparer.is_current(command):
             stream = None if isinstance(command, WriteDocuments) else self._catalogue.newest(command.path)
             self._decide(command, stream, answered)
         else:

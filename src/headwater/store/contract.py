@@ -246,7 +246,7 @@ class SharedStore(Store, Protocol):
     others depend on it. Records that share a key are stored together or are outdated together, and so on with those
     that share a key with one of them. A record without events is only compared. A batch in which no record has events
     needs no transaction that writes. A record that creates a stream at a path at which another server has created one
-    meanwhile is outdated.
+    meanwhile is outdated, also if that one was deleted since and had a larger id: at each path ids rise.
 
     `done` gets None, OutdatedError, RefusedError or UnavailableError. After the last two nothing of the batch is
     stored, nor will be: if the connection was lost and it is unknown whether a batch was stored, the store finds that

@@ -281,7 +281,8 @@ def test_a_stop_does_not_wait_for_a_database_that_is_away() -> None:
         server.others.is_lost = True
         answers: list[Answer] = []
         server.take_back(server.add(command(), answers.append))
-        await server.sharing.stop()
+        async with asyncio.timeout(5 * limits.UNAVAILABLE_RETRY_S):
+            await server.sharing.stop()
         assert [type(answer) for answer in answers] == [UnavailableError]
 
     run(main())

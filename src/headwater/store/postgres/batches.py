@@ -262,6 +262,8 @@ class _Encoder:
             *self._states([one for one in present if one.id not in changes.created]),
             *self._creations([one for one in present if one.id in changes.created]),
             *self._deletions(sorted(changes.deleted - gone)),
+            *self._incarnations(sorted(changes.created)),
+            *self._incarnations(sorted(changes.deleted)),
             *self._bytes(),
             *self._producers(),
             *self._documents(),
@@ -316,6 +318,10 @@ class _Encoder:
     def _deletions(self, ids: list[int]) -> tuple[Any, ...]:
         paths = [encode_name(self._changes.streams[one].path) for one in ids]
         return bigints(ids), byteas(paths), self._of_streams(ids)
+
+    def _incarnations(self, ids: list[int]) -> tuple[Any, ...]:
+        slots = [slot_of(self._changes.streams[one].path) for one in ids]
+        return bigints(ids), ints(slots), self._of_streams(ids)
 
     def _bytes(self) -> tuple[Any, ...]:
         deleted = self._changes.deleted

@@ -1,4 +1,4 @@
--- Format 1. Everything is in the schema `headwater`. Paths and keys are bytes (UTF-8), so that their order and their
+-- Format 2. Everything is in the schema `headwater`. Paths and keys are bytes (UTF-8), so that their order and their
 -- content do not depend on the encoding and the collation of the database.
 
 CREATE TABLE headwater.meta (
@@ -32,6 +32,13 @@ CREATE TABLE headwater.streams (
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX streams_path ON headwater.streams (path);
 CREATE INDEX streams_due ON headwater.streams (due_ms, id) WHERE due_ms IS NOT NULL;
+
+-- A row for each slot of names: the largest id of the streams with such a path that were deleted. A stream that is created
+-- has a larger one, so at each path ids rise.
+CREATE TABLE headwater.slots (
+    slot integer PRIMARY KEY,
+    deleted_id bigint NOT NULL
+) WITH (fillfactor = 50);
 
 CREATE TABLE headwater.producers (
     stream_id bigint NOT NULL,
@@ -127,6 +134,8 @@ CREATE FUNCTION headwater.store_batch(
     created_ids bigint[], created_paths bytea[], created_versions bigint[], created_dues bigint[],
     created_states bytea[], created_groups integer[],
     deleted_ids bigint[], deleted_paths bytea[], deleted_groups integer[],
+    began_ids bigint[], began_slots integer[], began_groups integer[],
+    ended_ids bigint[], ended_slots integer[], ended_groups integer[],
     fresh_ids bigint[], fresh_starts bigint[], fresh_sizes bigint[], fresh_times bigint[], fresh_outlines bytea[],
     fresh_data bytea[], fresh_groups integer[],
     producer_ids bigint[], producer_names bytea[], producer_epochs bigint[], producer_seqs bigint[],
@@ -186,6 +195,21 @@ BEGIN
         LEFT JOIN headwater.documents d ON d.key = e.key
         WHERE coalesce(d.token, 0) <> e.token;
         bad := bad || coalesce(more, '{}');
+    END IF;
+
+    -- Also streams that end in the batch in which they began, and are not in the other arrays.
+    IF cardinality(began_ids) > 0 THEN
+        SELECT array_agg(DISTINCT b.grp) INTO more
+        FROM unnest(began_ids, began_slots, began_groups) AS b(id, slot, grp)
+        JOIN headwater.slots s ON s.slot = b.slot
+        WHERE b.id < s.deleted_id;
+        bad := bad || coalesce(more, '{}');
+    END IF;
+    IF cardinality(ended_ids) > 0 THEN
+        INSERT INTO headwater.slots
+        SELECT e.slot, max(e.id) FROM unnest(ended_ids, ended_slots, ended_groups) AS e(id, slot, grp)
+        WHERE e.grp <> ALL (bad) GROUP BY e.slot
+        ON CONFLICT (slot) DO UPDATE SET deleted_id = greatest(headwater.slots.deleted_id, excluded.deleted_id);
     END IF;
 
     IF cardinality(deleted_ids) > 0 THEN

@@ -42,7 +42,7 @@ from headwater.store.postgres.presence import keep_copies_away
 _NAME_LOCKS = 1215459412  # the class of our advisory locks, as in `store_batch`
 # Indexes are used however small the tables are now: plans are kept, and tables grow.
 _PLANS = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
-_ARGUMENTS = 54
+_ARGUMENTS = 60
 _STORE = f"SELECT headwater.store_batch({', '.join([f'${number}' for number in range(1, _ARGUMENTS + 1)])})"
 _TAKE_OVER = """
     UPDATE headwater.servers SET epoch = epoch + 1, seen = now() WHERE id = %s RETURNING epoch, batch, outdated

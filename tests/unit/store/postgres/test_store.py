@@ -9,7 +9,7 @@ import pytest
 
 from headwater.log.producers import ProducerTuple
 from headwater.log.state import Document
-from headwater.store.contract import DocumentKey, Expects, Moved, OutdatedError, version_of
+from headwater.store.contract import Commit, DocumentKey, Expects, Moved, OutdatedError, version_of
 from headwater.store.postgres.store import PostgresStore
 from tests.postgres import postgres
 from tests.unit.store.postgres.servers import (
@@ -140,6 +140,30 @@ def test_a_stream_that_is_created_and_deleted_in_one_batch_leaves_nothing() -> N
         with psycopg.connect(url) as connection:
             for table in ("streams", "fresh", "garbage"):
                 assert connection.execute(f"SELECT count(*) FROM headwater.{table}").fetchone() == (0,)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_one_batch", [False, True])
+def test_ids_at_a_path_rise(in_one_batch: bool) -> None:
+    """A server has an id, and others create and delete a stream with a larger one at the path before it uses that."""
+
+    async def main() -> None:
+        async with opened(postgres().clean_database(), 2) as (slow, other):
+            early, late, last = [await store.reserve_id() for store in (slow, other, slow)]
+            begin = creation(late, "a")
+            end = deletion(creation(late, "a").after[0])  # type: ignore[arg-type]
+            batches: list[tuple[Commit, ...]] = [(begin, end)] if in_one_batch else [(begin,), (end,)]
+            for batch in batches:
+                await commit(other, *batch)
+            begin, end = creation(early, "a"), deletion(creation(early, "a").after[0])  # type: ignore[arg-type]
+            batches = [(begin,), (begin, end)]
+            for batch in batches:
+                with pytest.raises(OutdatedError):
+                    await commit(slow, *batch)
+            assert await slow.load("a") is None
+            await commit(slow, creation(last, "a"))
+            assert (await loaded(other, "a")).id == last
 
     asyncio.run(main())
 
