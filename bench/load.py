@@ -8,7 +8,7 @@ import multiprocessing
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -71,11 +71,14 @@ class Appends:
         return percentile(self.latencies_s, share) * 1000
 
 
-class _Writer(asyncio.Protocol):
-    """One connection that sends an append as soon as the previous one is acknowledged."""
+class _Caller(asyncio.Protocol):
+    """One connection that sends a request as soon as the previous one is answered."""
 
-    def __init__(self, requests: list[bytes], result: Appends, until_s: float, done: asyncio.Future[None]) -> None:
+    def __init__(
+        self, requests: Sequence[bytes], end: bytes, result: Appends, until_s: float, done: asyncio.Future[None]
+    ) -> None:
         self._requests = requests
+        self._end = end  # of each response
         self._result = result
         self._until_s = until_s
         self._done = done
@@ -96,10 +99,10 @@ class _Writer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer = self._buffer + data if self._buffer else data
-        if not self._buffer.endswith(b"\r\n\r\n"):
+        if self._buffer[9:10] not in (b"2", b""):
+            self._fail(RuntimeError(f"a request failed: {self._buffer[:200]!r}"))
             return
-        if self._buffer[9:10] != b"2":
-            self._fail(RuntimeError(f"append failed: {self._buffer[:200]!r}"))
+        if not self._buffer.endswith(self._end):
             return
         self._buffer = b""
         now_s = time.perf_counter()
@@ -124,17 +127,25 @@ async def append_load(
     server: Server, streams: list[list[str]], body: bytes, seconds: float, wire: Wire = STREAMS, headers: str = ""
 ) -> Appends:
     """Append to streams over one connection for each list. A connection appends to its streams in turn."""
+    requests = [[request("POST", server, name, body, headers, wire) for name in names] for names in streams]
+    return await request_load([(server, some) for some in requests], seconds)
+
+
+async def request_load(
+    connections: Sequence[tuple[Server, Sequence[bytes]]], seconds: float, end: bytes = b"\r\n\r\n"
+) -> Appends:
+    """Send requests over connections to servers. Each connection sends its own in turn; each response has the same
+    `end`."""
     loop = asyncio.get_running_loop()
     result = Appends()
     started_s = time.perf_counter()
     waiting = []
-    for names in streams:
-        requests = [request("POST", server, name, body, headers, wire) for name in names]
+    for server, requests in connections:
         done = loop.create_future()
         waiting.append(done)
 
-        def connect(r: list[bytes] = requests, d: asyncio.Future[None] = done) -> _Writer:
-            return _Writer(r, result, started_s + seconds, d)
+        def connect(r: Sequence[bytes] = requests, d: asyncio.Future[None] = done) -> _Caller:
+            return _Caller(r, end, result, started_s + seconds, d)
 
         await loop.create_connection(connect, server.host, server.port)
     await asyncio.gather(*waiting)
@@ -252,9 +263,8 @@ class _Follower(asyncio.Protocol):
             self._ready.set_result(None)
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            at = line.find(b'"bench":"')
-            if at >= 0:
-                self._arrivals.setdefault(line[at + 9 : at + 25], []).append(now_s)
+            for message in line.split(b'"bench":"')[1:]:
+                self._arrivals.setdefault(message[:16], []).append(now_s)
 
 
 async def follow(
@@ -280,12 +290,21 @@ async def follow(
 
 
 async def delivery_load(
-    server: Server, name: str, subscribers: int, messages: int, pause_s: float, wire: Wire = STREAMS
+    server: Server,
+    name: str,
+    subscribers: int,
+    messages: int,
+    pause_s: float,
+    wire: Wire = STREAMS,
+    *,
+    subscribed: Server | None = None,
+    from_acknowledgement: bool = False,
 ) -> list[float]:
-    """Seconds from sending an append to its arrival at each subscriber."""
+    """Seconds from sending an append, or from its acknowledgement, to its arrival at each subscriber. Subscribers may
+    be `subscribed` at another server."""
     arrivals: dict[bytes, list[float]] = {}
     sent: dict[bytes, float] = {}
-    transports = await follow(server, name, subscribers, arrivals, wire)
+    transports = await follow(subscribed or server, name, subscribers, arrivals, wire)
     reader, writer = await asyncio.open_connection(server.host, server.port)
     for number in range(messages):
         mark = b"%016d" % number
@@ -293,6 +312,8 @@ async def delivery_load(
         body = wire.message + b'{"bench":"%b","pad":"%b"}' % (mark, b"x" * 60)
         writer.write(request("POST", server, name, body, wire=wire))
         await reader.readuntil(b"\r\n\r\n")
+        if from_acknowledgement:
+            sent[mark] = time.perf_counter()
         await asyncio.sleep(pause_s)
     for _ in range(100):
         if sum(map(len, arrivals.values())) >= messages * subscribers:

@@ -1,30 +1,28 @@
-"""The store in PostgreSQL by itself: batches of appends, beside pgbench that inserts the same bytes in the same
-batches; reads; and the cost of a version check.
+"""The store in PostgreSQL: batches of appends by itself, beside pgbench that inserts the same bytes in the same
+batches; reads; the cost of a version check; and servers that share it (`postgres_servers.py`).
 
 What pgbench does for a batch is one INSERT of a row for each stream, with the bytes of all its appends, in a
-transaction of its own, on one connection. Both are durable. They run in turns, and the ratio is the median of the
-turns.
+transaction of its own, on one connection. Both are durable. They run in turns, and the medians of the turns are
+compared.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
 import resource
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import psycopg
 import uvloop
 from tests.postgres import PostgresServer, own_postgres
 
+from bench.pgbench import Pgbench, settings_of
+from bench.postgres_servers import compare_servers
 from bench.report import Row
 from bench.server_bench import Bench
 from headwater.log.content import ContentKind
@@ -42,6 +40,7 @@ BODY = b"x" * 100
 SHAPES = ((1, 1), (1, 64), (64, 64), (64, 256))  # streams and appends of a batch
 TURNS = 5
 GOAL = "≥ 0.6"
+TURNS_TO_SEND = 3  # of the loop, until a batch is sent
 CATCH_UP_BYTES = 64 << 20
 RECORD_BYTES = 1_000
 READ_BYTES = 1 << 20
@@ -66,6 +65,7 @@ def run_postgres(bench: Bench) -> None:
             _compare_batches(bench, server, streams, appends)
         uvloop.run(_reads(bench, server.new_database()))
         uvloop.run(_checks(bench, server.new_database()))
+        compare_servers(bench, server)
 
 
 @contextlib.contextmanager
@@ -80,23 +80,19 @@ def _readable(directory: Path) -> Iterator[Path]:
 
 def _compare_batches(bench: Bench, server: PostgresServer, streams: int, appends: int) -> None:
     url = server.new_database()
-    floor = _Pgbench(server, streams, appends)
+    floor = Pgbench(server, streams, appends * len(BODY))
     ours: list[Batches] = []
     theirs: list[float] = []
     for _ in range(TURNS):
         ours.append(uvloop.run(_batches(url, streams, appends, bench.seconds / TURNS)))
         theirs.append(floor.per_s(bench.seconds / TURNS))
-    ratio = statistics.median(one.per_s / other for one, other in zip(ours, theirs, strict=True))
     name = f"batches, {streams} streams, {appends} appends"
-    own = statistics.median(one.per_s for one in ours)
+    own, peer = statistics.median(one.per_s for one in ours), statistics.median(theirs)
     cpu_ms = min(one.cpu_ms for one in ours)
-    note = f"{own:,.0f} batches/s, {cpu_ms:.2f} ms of our processor time each"
-    bench.note(Row(name, OURS, own * appends, "appends/s", note=note))
-    bench.note(
-        Row(
-            name, "pgbench", statistics.median(theirs) * appends, "appends/s", ratio, GOAL, "the same bytes, one INSERT"
-        )
-    )
+    note = f"{own:,.0f} batches/s, {cpu_ms:.2f} ms of our processor time each; {settings_of(server)}"
+    bench.note(Row(name, OURS, own * appends, "appends/s", own / peer, GOAL, note))
+    note = f"the same bytes, one INSERT, {1000 / peer:.2f} ms each"
+    bench.note(Row(name, "pgbench", peer * appends, "appends/s", note=note))
 
 
 class Writer:
@@ -122,6 +118,9 @@ class Writer:
         await self.commit(batch)
 
     async def append(self, count: int, body: bytes = BODY) -> None:
+        await self.commit(self.batch(count, body))
+
+    def batch(self, count: int, body: bytes = BODY) -> list[Commit]:
         """A batch of appends, spread over the streams."""
         states = self.states
         batch = []
@@ -130,16 +129,16 @@ class Writer:
             event = Appended(state.id, state.tail, 1, body)
             expects: dict[int, int] = {state.id: state.version}
             batch.append(Commit((event,), (evolve(state, event),), expects))  # type: ignore[arg-type]
-        await self.commit(batch)
+        return batch
 
-    async def commit(self, batch: Sequence[Commit]) -> None:
+    def commit(self, batch: Sequence[Commit]) -> asyncio.Future[None]:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
             ended.set_exception(error) if error else ended.set_result(None)
 
         self._store.commit(batch, done)
-        await ended
+        return ended
 
 
 async def _opened(url: str) -> PostgresStore:
@@ -156,8 +155,13 @@ async def _batches(url: str, streams: int, appends: int, seconds: float) -> Batc
         for _ in range(10):  # plans are made
             await writer.append(appends)
         count, began_s, began_cpu_s = 0, time.perf_counter(), _processor_s()
+        batch = writer.batch(appends)
         while time.perf_counter() - began_s < seconds:
-            await writer.append(appends)
+            ended = writer.commit(batch)
+            for _ in range(TURNS_TO_SEND):
+                await asyncio.sleep(0)
+            batch = writer.batch(appends)  # as the engine does, while the one before is stored
+            await ended
             count += 1
         took_s = time.perf_counter() - began_s
         return Batches(count / took_s, 1000 * (_processor_s() - began_cpu_s) / count)
@@ -168,37 +172,6 @@ async def _batches(url: str, streams: int, appends: int, seconds: float) -> Batc
 def _processor_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-class _Pgbench:
-    """Inserts what a batch holds, as fast as one connection can."""
-
-    def __init__(self, server: PostgresServer, streams: int, appends: int) -> None:
-        self._server = server
-        self._url = server.new_database()
-        size = len(BODY) * appends // streams
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE rows (stream_id bigint, start bigserial, data bytea)")
-            connection.execute("ALTER TABLE rows ALTER COLUMN data SET STORAGE EXTERNAL")
-            connection.execute("ALTER TABLE rows ADD PRIMARY KEY (stream_id, start)")
-        data = "x" * size
-        rows = ", ".join(f"({number}, '{data}')" for number in range(streams))
-        self._script = server.data.parent / f"batch-{streams}-{appends}.sql"
-        self._script.write_text(f"INSERT INTO rows (stream_id, data) VALUES {rows};\n")
-        self._script.chmod(0o644)
-
-    def per_s(self, seconds: float) -> float:
-        """Transactions per second."""
-        program = self._server.program("pgbench")
-        command = [
-            *(str(program), "--no-vacuum", "--client", "1", "--protocol", "prepared"),
-            *("--time", str(max(1, round(seconds))), "--file", str(self._script), self._url),
-        ]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
-        match = re.search(r"tps = ([\d.]+)", answer.stdout)
-        if match is None:
-            raise RuntimeError(f"pgbench does not say how fast it was: {answer.stdout}")
-        return float(match[1])
 
 
 # Reads

@@ -35,7 +35,7 @@ TITLES = {
     "compaction": "Compaction: an hour of updates to 10,000 keys, and appends meanwhile",
     "fan-out": "Fan-out: an append to many readers, beside bare sends",
     "startup": "Start-up: processor time of commands, imports and a server",
-    "postgres": "Store in PostgreSQL, beside pgbench",
+    "postgres": "Servers over PostgreSQL, beside pgbench and a server with a directory",
     "backup": "Backup and restore",
     "soak": "Ten minutes of full load, with kills",
     "day": "A day of batches of materialize, in fast forward",

@@ -48,12 +48,12 @@ class Server:
     def wait_until_folded(self) -> None:
         """Wait until the index has the whole journal, so that a bench of reads does not measure the fold as well."""
         ends = time.monotonic() + FOLD_S
-        while left := self._metric("headwater_journal_unfolded_bytes"):
+        while left := self.metric("headwater_journal_unfolded_bytes"):
             if time.monotonic() > ends:
                 raise TimeoutError(f"{left:,.0f} bytes of the journal are not folded after {FOLD_S} s")
             time.sleep(0.2)
 
-    def _metric(self, name: str) -> float:
+    def metric(self, name: str) -> float:
         with urllib.request.urlopen(f"{self.scheme}://{self.host}:{self.port}/metrics", timeout=30) as response:
             match = re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)
         if match is None:

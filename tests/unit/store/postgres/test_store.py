@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from headwater.log.producers import ProducerTuple
-from headwater.log.state import Document
+from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, DocumentKey, Expects, Moved, OutdatedError, version_of
 from headwater.store.postgres.store import PostgresStore
 from tests.postgres import postgres
@@ -194,6 +194,28 @@ def test_who_has_locked_a_stream_does_not_lose() -> None:
             with pytest.raises(OutdatedError):
                 await losing
             assert await text(one, 1) == b"one"
+
+    asyncio.run(main())
+
+
+def test_the_connection_for_locks_is_used_again_and_replaced_if_it_is_lost() -> None:
+    async def main() -> None:
+        url = postgres().clean_database()
+        async with opened(url) as (store,):
+            await commit(store, creation(1, "a"))
+            pids: list[int] = []
+            for turn in range(3):
+                state = (await store.locked([1]))[1]
+                held = store._parts.writer._held
+                assert held is not None
+                assert isinstance(state, StreamState)
+                pids.append(held.connection.info.backend_pid)
+                await commit(store, append(state, b"x"))
+                if turn == 1:
+                    with psycopg.connect(url, autocommit=True) as connection:
+                        connection.execute("SELECT pg_terminate_backend(%s, 60000)", (pids[-1],))
+            assert pids[0] == pids[1] != pids[2]
+            assert await text(store, 1) == b"xxx"
 
     asyncio.run(main())
 
