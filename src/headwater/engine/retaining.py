@@ -215,15 +215,19 @@ class Retainer:
         """Change fields of the retention of a stream, and trim what it does not keep. If messages are to be counted
         from now on, those that are there are counted first. Messages that are appended while this happens are not
         counted, so that more are kept."""
-        stream = await self._reader.find(path, renew=False)
-        messages = dict(changes).get("messages")
-        counted = Counted()
-        if messages is not None and not stream.state.counted.marks:
-            counted = await self._count(stream, messages)
-        reply = await self._execute(Retain(path, self._now_ms(), changes, counted))
+        reply = None
+        while reply is None:
+            stream = await self._reader.find(path, renew=False)
+            with contextlib.suppress(StreamGoneError):  # another one was created at its path meanwhile
+                counted = await self._counted(stream, dict(changes).get("messages"))
+                reply = await self._execute(Retain(path, self._now_ms(), stream.id, changes, counted))
         # An age that is asked for now holds now.
         await self._trim_due(path, None if "seconds" in dict(changes) else self._grace_ms())
         return reply
+
+    async def _counted(self, stream: LoadedStream, wanted: int | None) -> Counted:
+        """The messages of a stream, if its retention is to count them and does not yet."""
+        return Counted() if wanted is None or stream.state.counted.marks else await self._count(stream, wanted)
 
     async def _count(self, stream: LoadedStream, wanted: int) -> Counted:
         """Count messages from the end of a stream, until there are enough."""

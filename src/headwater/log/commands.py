@@ -100,10 +100,11 @@ class Expire(msgspec.Struct, frozen=True):
 
 class Retain(msgspec.Struct, frozen=True):
     """Change fields of the retention of a stream. `counted` are the messages that the stream has, for a retention that
-    counts them."""
+    counts them; `stream_id` is the stream in which the engine counted."""
 
     path: str
     now_ms: int
+    stream_id: int
     changes: tuple[tuple[str, int | bool | None], ...]
     counted: Counted = Counted()
     documents: tuple[WriteDocument, ...] = ()

@@ -531,6 +531,7 @@ def _append_rows(timeline: int, state: StreamState, command: Append, at_ms: int)
 
 
 def _retain(state: StreamState, command: Retain) -> Decision:
+    _check_same(state, command)
     before = state.retention or KEEP_ALL
     retention = before.changed(command.changes)
     _check_retention(state.kind, retention)
@@ -544,11 +545,16 @@ def _retain(state: StreamState, command: Retain) -> Decision:
     return Decision((Retained(state.id, kept, counted),), msgspec.structs.replace(reply, retention=kept))
 
 
+def _check_same(state: StreamState, command: Retain | Trim | Compact) -> None:
+    """Refuse a command with positions of another stream."""
+    if command.stream_id != state.id:
+        raise StreamGoneError("the stream was deleted, and another one was created at its path")
+
+
 def _trim(states: NewestStates, state: StreamState, command: Trim) -> Decision:
     """Move the beginning of a stream. A trim at the present beginning corrects what is known of it, and may drop a
     snapshot."""
-    if command.stream_id != state.id:
-        raise StreamGoneError("the stream was deleted, and another one was created at its path")
+    _check_same(state, command)
     reply = _create_reply(state, existed=True)
     if command.retention not in (None, state.retention):
         return Decision(_NOTHING, reply)
@@ -575,8 +581,7 @@ def _trim(states: NewestStates, state: StreamState, command: Trim) -> Decision:
 
 def _compact(states: NewestStates, state: StreamState, command: Compact) -> Decision:
     """Let a stream use another one as its snapshot, which counts and hides it as a deleted source of a fork."""
-    if command.stream_id != state.id:
-        raise StreamGoneError("the stream was deleted, and another one was created at its path")
+    _check_same(state, command)
     hidden = live(states.at(command.snapshot_path), command.now_ms)
     newest = state.snapshots[-1] if state.snapshots else None
     if command.newest != (0 if newest is None else newest.id):

@@ -10,6 +10,7 @@ import pytest
 
 from headwater import limits
 from headwater.engine import Engine
+from headwater.engine.catalogue import LoadedStream
 from headwater.engine.clock import SteadyClock
 from headwater.engine.messages import FindRow, Read, ReadMore
 from headwater.engine.retaining import TrimCause
@@ -135,6 +136,30 @@ def test_messages_of_a_json_stream_are_counted_and_records_stay_whole() -> None:
         assert (await content(engine, "a")).startswith(b"7,")
 
     with_engine(body, limits=FAST, run=asyncio.run)
+
+
+def test_messages_are_counted_in_the_stream_whose_retention_is_changed() -> None:
+    """The messages of a stream are counted before its retention is changed, and it may be created again meanwhile."""
+
+    async def body(engine: Engine) -> None:
+        await fill(engine, 100)
+        count = engine._retainer._count
+        replaced: list[int] = []
+
+        async def replace_after(stream: LoadedStream, wanted: int) -> Counted:
+            counted = await count(stream, wanted)
+            if not replaced:
+                replaced.append(stream.id)
+                await engine.execute(Delete("a", engine.now_ms()))
+                await fill(engine, 8)
+            return counted
+
+        engine._retainer._count = replace_after
+        reply = await engine.retain("a", (("messages", 5),))
+        assert reply.retention == Retention(messages=5)
+        assert await content(engine, "a") == b"0304050607"
+
+    with_engine(body)
 
 
 def test_marks_are_bounded_and_never_keep_too_little() -> None:
