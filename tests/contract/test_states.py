@@ -396,6 +396,21 @@ def test_a_stream_that_is_compacted_and_trimmed(client: httpx.Client, path: str)
     assert problem(get(client, path, at="2020-01-01T00:00:00Z")) == (410, "offset-trimmed")
 
 
+def test_a_state_whose_beginning_was_trimmed_and_is_only_in_a_later_snapshot(client: httpx.Client, path: str) -> None:
+    """The events that are left before the end of the snapshot are no state."""
+    ends = []
+    for number in range(40):
+        ends.append(append(client, path, upsert("t", str(number % 3), json.dumps("x" * 500))))
+    compact(client, path)
+    trim(client, path, ends[30])
+    now = entities(client, path)
+    assert len(now) == 3
+    for query in ({}, {"type": "t", "key": "0"}, {"type": "t", "key": "2"}):
+        for end in (ends[30], ends[31]):
+            assert problem(get(client, path, at=end, **query)) == (410, "offset-trimmed")
+    assert entities(client, path, at=ends[39]) == now
+
+
 # Other streams, and streams that change
 
 

@@ -42,6 +42,7 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     retention: Retention | None = None
     snapshots: tuple[Snapshot, ...] = ()  # durable too
     dropped: Snapshot | None = None
+    severed: int = 0
     deleted: type[HeadwaterError] | None = None  # the error for readers after the stream was deleted
     pending: int = 0  # number of accepted events that are not durable yet
     live: Tail | None = None
@@ -84,7 +85,7 @@ class LoadedStream(msgspec.Struct, eq=False, gc=False):
     def names(self) -> Names:
         """What the positions and offsets of what readers see depend on."""
         state = self.state
-        return Names(self.id, state.lineage, state.timelines, self.snapshots, self.dropped)
+        return Names(self.id, state.lineage, state.timelines, self.snapshots, self.dropped, self.severed)
 
     def _describe(self, state: StreamState) -> VisibleStream:
         return VisibleStream(
@@ -148,6 +149,7 @@ def loaded_stream(state: StreamState, *, durable: bool) -> LoadedStream:
         state.retention,
         state.snapshots,
         state.dropped,
+        state.severed,
         StreamGoneError if state.soft_deleted and durable else None,
     )
 
@@ -157,7 +159,8 @@ def _show_state(stream: LoadedStream, state: StreamState) -> None:
     stream.state = state
     stream.tail, stream.closed, stream.last_seqno = state.tail, state.closed, state.last_seqno
     stream.first, stream.trimmed_seqno, stream.retention = state.first, state.trimmed_seqno, state.retention
-    stream.snapshots, stream.dropped, stream.touched_ms = state.snapshots, state.dropped, state.accessed_ms
+    stream.snapshots, stream.dropped, stream.severed = state.snapshots, state.dropped, state.severed
+    stream.touched_ms = state.accessed_ms
     stream.deleted = StreamGoneError if state.soft_deleted else None
 
 

@@ -36,10 +36,9 @@ class Ranges:
     async def _begin_at(self, stream: LoadedStream, at_ms: int, until: int) -> int:
         """Where a reader of the records from a time on begins: with a snapshot, if it has replaced some of them."""
         position = await self.position_at(stream, at_ms)
-        names, first = stream.names, stream.first
-        begin = names.begin(first, until)
-        is_replaced = position == first and begin < 0 and at_ms <= names.snapshot_at(begin).through_ms
-        return begin if is_replaced else position
+        front = stream.names.front(until)
+        is_replaced = position == stream.first and front is not None and at_ms <= front.through_ms
+        return front.start if front is not None and is_replaced else position
 
     async def position_at(self, stream: LoadedStream, at_ms: int) -> int:
         """The position of the first record that was appended at or after a time; the tail if there is none. Snapshots

@@ -352,9 +352,11 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         raise InvalidForkError("a fork must be of the same kind as its source: a stream, a table or a mirror")
     position = fork_anchor(source, request, states.timeline)
     anchor = max(position, source.first)
+    if position >= 0:
+        source.names.check_leads(source.first, anchor)
     names = source.names.inherited(anchor + _sub_offset_bytes(request))
     if position < 0:  # it inherits nothing
-        names = msgspec.structs.replace(names, snapshots=())
+        names = msgspec.structs.replace(names, snapshots=(), severed=0)
     if source.depth >= limits.FORK_DEPTH_MAX:
         raise InvalidForkError(f"a chain of forks has at most {limits.FORK_DEPTH_MAX} streams")
     inherits_expiry = command.ttl_s is None and command.expires_ms is None
@@ -389,6 +391,7 @@ def _fork(states: NewestStates, command: Create, request: ForkRequest, messages_
         retention=retention,
         messages=messages if retention is not None else 0,
         snapshots=names.snapshots,
+        severed=names.severed,
     )
     used = [ForkAdded(one.id, states.get(one.id).tail) for one in names.snapshots]
     return created, (ForkAdded(source.id, names.lineage[-1].end), created, *used)

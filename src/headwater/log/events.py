@@ -55,6 +55,7 @@ class Created(msgspec.Struct, frozen=True, array_like=True, tag="created", kw_on
     retention: Retention | None = None
     messages: int = 0  # as in `Appended`
     snapshots: tuple[Snapshot, ...] = ()  # of a fork: the one of its source that it begins with, if any
+    severed: int = 0  # of a fork: what leads to positions before this one is not there
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):

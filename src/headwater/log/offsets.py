@@ -91,6 +91,7 @@ class Names(msgspec.Struct, frozen=True, gc=False):
     timelines: tuple[Timeline, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()  # oldest first
     dropped: Snapshot | None = None  # the last one that is not there any more
+    severed: int = 0  # what leads to the content up to a position before this one was trimmed
 
     def at(self, position: int) -> Offset:
         """The offset of a position."""
@@ -102,11 +103,24 @@ class Names(msgspec.Struct, frozen=True, gc=False):
 
     def begin(self, first: int, until: int | None = None) -> int:
         """Where a reader begins: at the newest snapshot, otherwise at the first record. `until`: without what is at or
-        after this position."""
+        after this position. OffsetTrimmedError if the records up to it are not all that leads to it."""
+        snapshot = self.front(until)
+        if snapshot is None:
+            self.check_leads(first, until)
+        return first if snapshot is None else snapshot.start
+
+    def front(self, until: int | None = None) -> Snapshot | None:
+        """The snapshot with which a reader begins."""
         for snapshot in reversed(self.snapshots):
             if until is None or snapshot.next <= until or snapshot.has(until):
-                return snapshot.start
-        return first
+                return snapshot
+        return None
+
+    def check_leads(self, first: int, until: int | None) -> None:
+        """Refuse to begin at the first record if a trim has removed what came before it, and only a snapshot of a later
+        position has that still."""
+        if until is not None and 0 <= until < self.severed:
+            raise self.trimmed(first, until)
 
     def snapshot_at(self, position: int) -> Snapshot:
         """The snapshot with a byte at a position. OffsetTrimmedError if it is not there any more."""
@@ -185,6 +199,8 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         begin = self.begin(first)
         beginning = self.at(begin)
         what = "in a snapshot that is not there any more" if position < 0 else f"{position} was trimmed"
+        if position >= first:
+            what = f"{position} is there, but what leads to it was trimmed"
         where = "a newer snapshot" if begin < 0 else f"{begin}"
         return OffsetTrimmedError(
             f"position {what}, the stream begins at {where}; discard what was read of this stream, and read it from "
@@ -249,7 +265,10 @@ class Names(msgspec.Struct, frozen=True, gc=False):
             spans.append(Span(self.stream_id, start, position))
         snapshot = next((one for one in reversed(self.snapshots) if one.next <= position), None)
         timelines = tuple([one for one in self.timelines if one.start < position])
-        return Names(0, tuple(spans), timelines, () if snapshot is None else (snapshot,))
+        if snapshot is None:
+            return Names(0, tuple(spans), timelines)
+        severed = snapshot.next if self.severed or snapshot != self.snapshots[0] else 0
+        return Names(0, tuple(spans), timelines, (snapshot,), severed=severed)
 
 
 def first_seqno(snapshots: tuple[Snapshot, ...], trimmed_seqno: int) -> int:

@@ -74,6 +74,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     counted: Counted = Counted()
     snapshots: tuple[Snapshot, ...] = ()  # what readers get in place of the front; oldest first
     dropped: Snapshot | None = None  # the last one that is not there any more
+    severed: int = 0  # what leads to the content up to a position before this one was trimmed
     version: int = 1  # number of events; a shared store can use it to detect a concurrent write
 
     @property
@@ -158,7 +159,7 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def names(self) -> Names:
-        return Names(self.id, self.lineage, self.timelines, self.snapshots, self.dropped)
+        return Names(self.id, self.lineage, self.timelines, self.snapshots, self.dropped, self.severed)
 
     @property
     def begin(self) -> int:
@@ -192,6 +193,7 @@ class StreamExtent(Protocol):
     retention: Retention | None
     snapshots: tuple[Snapshot, ...]
     dropped: Snapshot | None
+    severed: int
 
 
 def extend(extent: StreamExtent, kind: ContentKind, data: bytes, *, closes: bool) -> None:
@@ -206,10 +208,13 @@ def extend(extent: StreamExtent, kind: ContentKind, data: bytes, *, closes: bool
 def replace_front(extent: StreamExtent, event: StreamEvent) -> None:
     """Apply what an event changes at the front of a stream: what was trimmed, the snapshots, and the retention."""
     if isinstance(event, Trimmed):
-        extent.first, extent.trimmed_seqno = event.position, event.seqno
         dropped = dropped_by(extent.snapshots, event.position, keeps_snapshot=event.keeps_snapshot)
         if dropped:
             extent.snapshots, extent.dropped = extent.snapshots[len(dropped) :], dropped[-1]
+        oldest = extent.snapshots[0].next if extent.snapshots else 0
+        if oldest > event.position and (dropped or event.position > extent.first):
+            extent.severed = oldest
+        extent.first, extent.trimmed_seqno = event.position, event.seqno
     elif isinstance(event, Compacted):
         extent.snapshots = (*extent.snapshots, event.snapshot)
     elif isinstance(event, Retained):
@@ -368,6 +373,7 @@ def _created(event: Created) -> StreamState:
         retention=event.retention,
         first_ms=event.at_ms if event.fork is None else 0,
         snapshots=event.snapshots,
+        severed=event.severed,
     )
     state.tail = state.last = state.start
     if event.retention is not None and event.data:

@@ -225,6 +225,50 @@ def test_a_trim_by_hand_at_the_end_of_a_snapshot_or_after_it_drops_it(position: 
     with_engine(body, clock=clock, limits=FAST)
 
 
+def test_nothing_begins_where_what_leads_to_it_was_trimmed() -> None:
+    """The records that are left of what a snapshot replaces are no state, but readers that are there go on."""
+
+    async def body(engine: Engine) -> None:
+        offsets = await filled(engine)
+        await compact(engine, "a", [b"ab"], 8)
+        await compact(engine, "a", [b"xy"], 16)
+        assert await all_of(engine, "a", until=offsets[5]) == b"ab0405"
+        await engine.execute(create(engine, "before", fork=ForkRequest("a", offsets[8])))
+        await engine.trim("a", before=offsets[4])
+        for until in (offsets[4], offsets[6]):
+            with pytest.raises(OffsetTrimmedError, match="what leads to it was trimmed") as error:
+                await engine.read(Read("a", BEGINNING, until))
+            assert Offset(*(error.value.first or ())) == (await engine.info("a")).first_offset
+            with pytest.raises(OffsetTrimmedError):
+                await engine.records(FindRecords("a", BEGINNING, until=until))
+            with pytest.raises(OffsetTrimmedError):
+                await engine.execute(create(engine, "no", fork=ForkRequest("a", until)))
+        assert await all_of(engine, "a", offsets[5]) == b"06070809"
+        assert await all_of(engine, "a", offsets[4], offsets[6]) == b"0506"
+        assert await all_of(engine, "a", until=offsets[7]) == b"xy"
+        assert await all_of(engine, "a", until=offsets[8]) == b"xy08"
+        for name in ("before", "after"):
+            if name == "after":
+                await engine.execute(create(engine, name, fork=ForkRequest("a", None)))
+            with pytest.raises(OffsetTrimmedError):  # the fork has the bytes and the later snapshot only
+                await engine.read(Read(name, BEGINNING, offsets[6]))
+        assert await all_of(engine, "before") == b"xy08"
+        await engine.trim("a", before=offsets[7])
+        assert await all_of(engine, "a") == await all_of(engine, "a", until=offsets[9]) == b"0809"
+
+    with_engine(body, clock=Today(), limits=FAST)
+
+
+def test_what_follows_a_trim_is_compacted_and_can_still_be_read_from_its_beginning() -> None:
+    async def body(engine: Engine) -> None:
+        offsets = await filled(engine)
+        await engine.trim("a", before=offsets[2])
+        await compact(engine, "a", [b"xy"], 16)
+        assert await all_of(engine, "a", until=offsets[5]) == b"030405"
+
+    with_engine(body, clock=Today(), limits=FAST)
+
+
 def test_forks_keep_what_they_read_before() -> None:
     clock = Today()
 

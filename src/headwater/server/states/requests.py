@@ -162,10 +162,13 @@ async def _find(service: Service, request: Request, query: StateQuery) -> tuple[
     if not _TIME.match(query.at):
         records = await service.engine.records(FindRecords(query.path, parse_offset(query.at), limit=1))
         _check_no_part(records.stream, records.start)
+        records.stream.names.begin(records.stream.first, records.start)  # what leads to it is there
         return records.stream, records.start
     at_ms = parse_instant("at", _ZONE.sub("+", query.at), InvalidQueryError)
     records = await service.engine.records(FindRecords(query.path, at_ms=at_ms, limit=1))
-    return records.stream, _position_at(records.stream, records.start, at_ms)
+    position = _position_at(records.stream, records.start, at_ms)
+    records.stream.names.begin(records.stream.first, position)
+    return records.stream, position
 
 
 def _check_no_part(stream: VisibleStream, position: int) -> None:
