@@ -24,6 +24,7 @@ from headwater import limits
 from headwater.client import Client, Stream, StreamInfo, Table
 from headwater.client.columns.texts import texts
 from headwater.errors import (
+    ForbiddenError,
     HeadwaterError,
     InvalidPathError,
     MissingExtraError,
@@ -81,6 +82,7 @@ class Relations:
         self._references = references
         self._hidden = hidden_names(references.columns, references.text)
         self._direct = Direct(client) if is_direct else None
+        self._forbidden: dict[str, ForbiddenError] = {}  # for names that may also be those of files or globs
         self._tails: dict[str, StreamInfo] = {}  # so that all references to a stream end at the same offset
 
     def named(self, name: str) -> Relation | None:
@@ -103,7 +105,7 @@ class Relations:
         for make in candidates.values():
             return make()
         if not self._is_of_duckdb(name):
-            raise SqlError(self._unknown(name))
+            raise self._missing(name, self._unknown(name))
         return None
 
     def called(self, call: FunctionCall, name: str) -> Relation:
@@ -118,11 +120,11 @@ class Relations:
         if call.function == "table":
             table = self._table(first)
             if table is None:
-                raise SqlError(f"there is no table {first!r}{self._similar(first, self._table_names())}")
+                raise self._missing(first, f"there is no table {first!r}{self._similar(first, self._table_names())}")
             return self._of_table(name, table, is_history=named.get("history") is True)
         parts = self._streams(first)
         if not parts:
-            raise SqlError(f"there is no stream {first!r}{self._similar(first, self._paths(first))}")
+            raise self._missing(first, f"there is no stream {first!r}{self._similar(first, self._paths(first))}")
         return self._of_streams(name, first, parts, named)
 
     # Streams
@@ -147,6 +149,9 @@ class Relations:
         try:
             info = self._client.stream(path.strip("/")).head()
         except (StreamNotFoundError, StreamGoneError, InvalidPathError, ValueError):
+            return None
+        except ForbiddenError as error:
+            self._forbidden[path] = error
             return None
         return self._tails.setdefault(path, info)
 
@@ -209,7 +214,7 @@ class Relations:
     def _of_state(self, name: str, path: str, kind: str, at: Any) -> Relation:
         parts = self._streams(path)
         if len(parts) != 1 or parts[0].path != path.strip("/"):
-            raise SqlError(f"there is no stream {path!r}{self._similar(path, self._paths(path))}")
+            raise self._missing(path, f"there is no stream {path!r}{self._similar(path, self._paths(path))}")
         (part,) = parts
         if part.kind is not ContentKind.JSON:
             raise SqlError(f"{path!r} is a stream of {part.content_type}; state events are JSON")
@@ -271,6 +276,9 @@ class Relations:
             table.info()
         except (StreamNotFoundError, StreamGoneError, InvalidPathError, ValueError):
             return None
+        except ForbiddenError as error:
+            self._forbidden.setdefault(name, error)
+            return None
         except HeadwaterError as error:
             if error.status in (404, 405, 501):  # a server without tables
                 return None
@@ -320,6 +328,11 @@ class Relations:
     def _unknown(self, name: str) -> str:
         known = [*self._paths(name), *self._table_names()]
         return f"there is no stream, table or file {name!r}{self._similar(name, known)}"
+
+    def _missing(self, name: str, text: str) -> HeadwaterError:
+        """The error for a name that means nothing, or nothing that the token may read."""
+        forbidden = None if _GLOB.search(name) else self._forbidden.get(name)
+        return forbidden or SqlError(text)
 
     def _paths(self, name: str) -> list[str]:
         streams = self._client.list(fixed_part(name).partition("/")[0][:1])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headwater.client import Client
-from headwater.errors import HeadwaterError, OffsetTrimmedError, SqlDataError, SqlError
+from headwater.errors import ForbiddenError, HeadwaterError, OffsetTrimmedError, SqlDataError, SqlError
+from headwater.server.auth.editing import add_token
 from headwater.sql import SqlSession
 from tests.edges import memory_server
 from tests.unit.sql.conftest import Ask
@@ -367,6 +368,27 @@ def test_files_and_their_names(client: Client, ask: Ask, prefix: str, tmp_path: 
         assert ask(f"SELECT n FROM './{prefix}.csv'") == [1]
         assert ask(f"SELECT n FROM stream('{prefix}.csv')") == [5]
     assert ask(f"SELECT n FROM '{tmp_path}/{prefix}.csv'") == [1]
+
+
+def test_a_token_that_may_read_some_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of files and globs are no paths that it may not read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "names.csv").write_text("n,name\n1,one\n")
+    admin, _ = add_token(tmp_path / "auth.toml", "admin", ["admin:**"], None)
+    reader, _ = add_token(tmp_path / "auth.toml", "reader", ["read:shop/*"], None)
+    with memory_server("--auth", str(tmp_path / "auth.toml")) as server:
+        with Client(server.url, token=admin) as client:
+            for path in ("shop/a", "other/b"):
+                client.stream(path).create(messages=[{"n": 1}])
+            client.table("prices").create()
+        with Client(server.url, token=reader) as client, SqlSession(client) as session:
+            for query in ("SELECT name FROM 'shop/a' JOIN 'names.csv' USING (n)", "SELECT _stream FROM stream('**')"):
+                assert session.query(query).arrow().num_rows == 1
+            for name in ("'other/b'", "stream('other/b')", "state('other/b', 'x')", "'prices'", "table('prices')"):
+                with pytest.raises(ForbiddenError):
+                    session.query(f"FROM {name}")
+            with pytest.raises(SqlError, match="there is no stream, table or file 'other/\\*'"):
+                session.query("FROM 'other/*'")
 
 
 def test_variables_of_python_are_no_tables(ask: Ask) -> None:
