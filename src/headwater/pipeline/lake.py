@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +30,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from headwater.errors import BatchReusedError, JobConflictError, OptionError, SchemaError, UnsupportedTableError
 from headwater.pipeline.features import check_readable, check_writable, refuse_unknown
 from headwater.pipeline.locations import local_path
-from headwater.pipeline.syncing import sync_commits, sync_created, sync_directories
+from headwater.pipeline.syncing import begin_sync, sync, sync_commits, sync_created, sync_directories
 
 _COMPRESSION = "zstd"
 _BUFFERED = 1024 * 1024  # bytes of a file
@@ -109,7 +108,7 @@ class LocalFiles(msgspec.Struct, frozen=True):
 
     @contextlib.contextmanager
     def open_output_stream(self, path: str) -> Iterator[pa.NativeFile]:
-        """A new file. It is synced at the end: a commit may name it after that."""
+        """A new file, which has to be synced before a commit names it."""
         place = self.directory / path
         place.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -119,7 +118,7 @@ class LocalFiles(msgspec.Struct, frozen=True):
         ):
             yield sink
             sink.flush()
-            os.fsync(file.fileno())
+            begin_sync(file.fileno())
 
 
 TableFiles: TypeAlias = pyarrow.fs.PyFileSystem | LocalFiles
@@ -183,17 +182,26 @@ class Lake(msgspec.Struct, frozen=True):
         directory = local_path(self.uri)
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri)) if directory is None else LocalFiles(directory)
 
-    def write(
-        self, rows: pa.Table, partition: Mapping[str, str], files: TableFiles | None = None, stats: str | None = None
-    ) -> DataFile:
-        """Write rows of one partition, without the partition columns, to a new file. `stats`: as `stats_of` tells."""
-        files = files or self.files()
+    def write(self, rows: pa.Table, partition: Mapping[str, str], files: TableFiles | None = None) -> DataFile:
+        """Write rows of one partition, without the partition columns, to a new file, and sync it."""
+        file = self.write_unsynced(rows, partition, files or self.files(), stats_of(rows, [0])[0])
+        self.sync([file])
+        return file
+
+    def write_unsynced(self, rows: pa.Table, partition: Mapping[str, str], files: TableFiles, stats: str) -> DataFile:
+        """Write one of many files, which are synced together. `stats`: as `stats_of` tells."""
         folder = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{folder}/{uuid.uuid4().hex}.parquet" if folder else f"{uuid.uuid4().hex}.parquet"
         with files.open_output_stream(path) as sink:
             pq.write_table(rows, sink, compression=_COMPRESSION, use_dictionary=_repeating(rows.schema))
             size = sink.tell()
-        return DataFile(path, size, dict(partition), stats_of(rows, [0])[0] if stats is None else stats)
+        return DataFile(path, size, dict(partition), stats)
+
+    def sync(self, files: Iterable[DataFile]) -> None:
+        """Sync files on a disk. An object store has whole files only."""
+        if (directory := local_path(self.uri)) is not None:
+            for file in files:
+                sync(directory / file.path)
 
     def commit(
         self,

@@ -8,13 +8,34 @@ files can only be synced after that commit.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
 _LOG = "_delta_log"
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def begin_sync(descriptor: int) -> None:
+    """Let the kernel begin to write a file to the disk, and do not wait for that.
+
+    File systems with a journal then store many new files together: a later `sync` of each of them waits once.
+    """
+    if sys.platform == "linux" and (write := _sync_file_range()) is not None:
+        write(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+
+
+@functools.cache
+def _sync_file_range() -> ctypes._NamedFuncPointer | None:
+    try:
+        return ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):  # this libc does not have it
+        return None
 
 
 def sync(path: Path) -> None:

@@ -66,8 +66,16 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
         files = (file for of_table in (self.rows, self.remembered) for one in buckets for file in of_table.get(one, ()))
         return sum(file.size for file in files)
 
+    def sync(self, result: BucketResult) -> None:
+        """Sync the files of a result, which must be done before they are committed."""
+        self.tables.rows.sync(result.rows)
+        self.tables.remembered.sync(result.remembered)
+
     def run(self, buckets: Collection[int], events: pa.Table) -> BucketResult:
-        """Merge the events of buckets. If there are cuts, rows of buckets without events change too."""
+        """Merge the events of buckets. If there are cuts, rows of buckets without events change too.
+
+        The files of rows and kept events are not synced.
+        """
         check_forward(events, self.lives, self.starts)
         further = continued(events, self.lives)
         result = BucketResult(lives=new_lives(events, self.lives), continued=further, resets=resets(events))
@@ -138,7 +146,7 @@ def _written(lake: Lake, rows: pa.Table, files: TableFiles | None) -> Iterator[D
         partition = {BUCKET: str(numbers[first] // 2)}
         if CURRENT in names:
             partition[CURRENT] = "true" if numbers[first] % 2 else "false"
-        yield lake.write(values.slice(first, after - first), partition, files, of_file)
+        yield lake.write_unsynced(values.slice(first, after - first), partition, files or lake.files(), of_file)
 
 
 def run_in_tasks(events: DataFrame, work: BucketWork) -> list[BucketResult]:
@@ -152,7 +160,9 @@ def run_in_tasks(events: DataFrame, work: BucketWork) -> list[BucketResult]:
     def run(rows: pa.Table) -> pa.Table:
         keep_memory()
         bucket, rows = rows.column(BUCKET)[0].as_py(), rows.filter(pc.is_valid(rows.column("stream")))
-        return pa.table({"done": [msgspec.json.encode(work.run([bucket], rows))]})
+        result = work.run([bucket], rows)
+        work.sync(result)
+        return pa.table({"done": [msgspec.json.encode(result)]})
 
     answers = events.groupBy(BUCKET).applyInArrow(run, "done BINARY").collect()
     return [msgspec.json.decode(bytes(row.done), type=BucketResult) for row in answers]
@@ -168,9 +178,10 @@ def run_in_driver(events: pa.Table, work: BucketWork) -> list[BucketResult]:
         of_them = pc.is_in(events.column(BUCKET), value_set=pa.array(buckets, pa.int32()))
         return work.run(buckets, events.filter(of_them))
 
-    threads_wanted = 2 * (os.cpu_count() or 1)  # half of them wait for the disk, which syncs the new files
-    with ThreadPoolExecutor(min(threads_wanted, limits.PIPELINE_DRIVER_THREADS)) as threads:
-        return list(threads.map(run, _groups(sorted(buckets), work)))
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, limits.PIPELINE_DRIVER_THREADS)) as threads:
+        results = list(threads.map(run, _groups(sorted(buckets), work)))
+        list(threads.map(work.sync, results))  # all of them are on their way to the disk
+    return results
 
 
 def _groups(buckets: Sequence[int], work: BucketWork) -> Iterator[list[int]]:
