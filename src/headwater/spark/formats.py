@@ -36,6 +36,9 @@ from headwater.spark.tables.options import table_read_options, table_write_optio
 from headwater.spark.tables.planning import TablePlanner
 from headwater.spark.tables.sources import TableBatchReader, TableStreamReader
 from headwater.spark.targets import appended_as
+from headwater.spark.workers import end_quietly
+
+end_quietly()  # every kind of worker that knows the formats imports this
 
 
 class DurableStreamsFormat(DataSource):

@@ -113,14 +113,6 @@ def compiled_home(master: str, config: Mapping[str, str]) -> Iterator[None]:
         os.environ.pop("SPARK_HOME", None)
 
 
-def workers_module(master: str, config: Mapping[str, str]) -> dict[str, str]:
-    """The option for Headwater's process that starts the Python workers, if it is found where they run."""
-    return {_MODULE: "headwater.spark_workers"} if _is_found_by_workers(master, config) else {}
-
-
-_MODULE = "spark.python.daemon.module"
-
-
 def _is_found_by_workers(master: str, config: Mapping[str, str]) -> bool:
     is_local = master.startswith("local") and "SPARK_HOME" not in os.environ and os.name == "posix"
     is_same_python = os.environ.get("PYSPARK_PYTHON") == sys.executable and not config.keys() & set(_PYTHON_OPTIONS)

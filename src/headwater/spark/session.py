@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headwater.spark.formats import DurableStreamsFormat, StpFormat, StreamStateFormat
-from headwater.spark.home import check_environment, check_master, compiled_home, python_files, workers_module
+from headwater.spark.home import check_environment, check_master, compiled_home, python_files
 from headwater.spark.java import java_home
 
 
@@ -39,8 +39,7 @@ def session(
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the host name of a laptop may not resolve
     builder = SparkSession.builder.appName(name).master(master)
-    config = config or {}
-    settings = {**_DEFAULTS, **workers_module(master, config), **config}
+    settings = {**_DEFAULTS, **(config or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
     with python_files(settings), compiled_home(master, settings):

@@ -1,4 +1,4 @@
-"""Tunes the Python workers of Spark for large batches.
+"""Tunes the Python workers of Spark for large batches, and lets them end without noise.
 
 Spark runs the garbage collector after every task, which took a sixth of a task's time, mostly to scan modules.
 """
@@ -9,12 +9,35 @@ import contextlib
 import ctypes
 import functools
 import gc
+import socket
 import sys
+from typing import Any
 
 from headwater import limits
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+
+
+@functools.cache
+def end_quietly() -> None:
+    """Let an idle worker end without a traceback when Spark closes its connection. Runs once per worker.
+
+    Spark does that when a session stops. The worker then writes an error to the connection, which fails at once over a
+    Unix domain socket, and PySpark prints that. It says nothing of a task: the error of a task is raised in the driver.
+    """
+    daemon: Any = sys.modules["__main__"]  # a worker is a fork of it
+    if getattr(getattr(daemon, "__spec__", None), "name", None) != "pyspark.daemon":
+        return
+    worker = daemon.worker
+
+    def work(connection: socket.socket, authenticated: bool) -> int:
+        try:
+            return int(worker(connection, authenticated))
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+
+    daemon.worker = work
 
 
 @functools.cache
