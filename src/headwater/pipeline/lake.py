@@ -104,7 +104,7 @@ class LocalFiles(msgspec.Struct, frozen=True):
     directory: Path
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        return pa.memory_map(str(self.directory / path))
+        return pa.OSFile(str(self.directory / path), "rb")
 
     @contextlib.contextmanager
     def open_output_stream(self, path: str) -> Iterator[pa.NativeFile]:
