@@ -12,12 +12,15 @@ import httpx
 import pytest
 
 from headwater.client import Client
+from headwater.protocol.tables.following import TableFollowing
 from tests.edges import EDGES_OF_SHARED, edge, root_of
 from tests.waiting import wait_until
 
 JSON = {"content-type": "application/json"}
 STREAM = "/v1/stream"
 NEXT, FIRST = "stream-next-offset", "stream-first-offset"
+GAPLESS = "stp-gapless"
+NOW, ACTIVE = {"timeout": "0"}, {"view": "active"}
 KEYS = 150
 PADDING = "x" * 1_000  # the snapshot has several records
 
@@ -358,6 +361,24 @@ def seqnos_of(response: httpx.Response) -> list[int]:
     return [int(row.split("\t")[0]) for row in response.text.splitlines()]
 
 
+def followed(response: httpx.Response) -> list[int]:
+    """The SeqNos that a follower takes, which raises an error if a row is missing."""
+    following = TableFollowing()
+    following.begin(response.headers)
+    rows = following.feed(response.content) + following.end()
+    following.finish()
+    return [row.seqno for row in rows]
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_only_tables_without_compaction_are_gapless(client: httpx.Client, table: str, compacts: bool) -> None:
+    """Rows may be removed at any time, between two requests of one reader too."""
+    if compacts:
+        client.patch(table, headers={"stream-compact": "true"}).raise_for_status()
+    assert (client.head(table).headers.get(GAPLESS) == "true") is not compacts
+    assert (client.get(table, params=NOW).headers.get(GAPLESS) == "true") is not compacts
+
+
 def test_rows_of_a_compacted_table_keep_their_seqnos(client: httpx.Client, table: str) -> None:
     active = client.get(table, params={"view": "active"}).text
     everything = seqnos(client, table)
@@ -367,6 +388,9 @@ def test_rows_of_a_compacted_table_keep_their_seqnos(client: httpx.Client, table
     left = seqnos(client, table)
     assert left == [98, 99, 100, 101, 102, 103]
     assert seqnos(client, table, since_id=0) == left
+    for response in (client.head(table), client.get(table, params=NOW), client.get(table, params=ACTIVE)):
+        assert GAPLESS not in response.headers
+    assert followed(client.get(table, params=NOW)) == left
     for since_id in (1, 50, 97, 98, 101, 103):  # whoever was there reads what was there
         rows = seqnos(client, table, since_id=since_id)
         assert rows == everything[since_id:]

@@ -55,6 +55,12 @@ class VisibleStream(msgspec.Struct, frozen=True, gc=False):
         return 0 if self.begin < 0 else self.trimmed_seqno
 
     @property
+    def may_have_gaps(self) -> bool:
+        """Of a table: whether SeqNos may be left out. Compaction removes rows, and so may the source of a mirror."""
+        compacts = self.retention is not None and self.retention.compact
+        return self.kind is ContentKind.MIRROR or compacts or bool(self.names.snapshots)
+
+    @property
     def first_seqno(self) -> int:
         """Of a table: a reader that has all rows before this one can continue. Of those before it, a snapshot has only
         what was live."""

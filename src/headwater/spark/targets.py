@@ -136,7 +136,7 @@ def _type_of_table(client: Client, options: WriteOptions) -> str:
         return format_table_type(wanted)
     if info.closed:
         raise StreamClosedError(f"the target {options.target} is closed")
-    if not info.gapless:
+    if info.mirror:
         raise SchemaError(
             f"the target {options.target} is a mirror and accepts no rows; write to the table that it mirrors"
         )

@@ -174,8 +174,10 @@ class TableFollowing:
             self._compare_last(self.last_seqno)
 
     def _skip_trimmed(self, first_seqno: int) -> None:
-        """A read from the beginning begins with the first row that is there."""
-        if self.position == 0 and first_seqno > 1:
+        """A read from the beginning of a trimmed table begins with the first row that is there. Of a compacted table,
+        which is not gapless, the last rows of live keys are there before it."""
+        is_empty = self.last_seqno is not None and self.last_seqno < first_seqno
+        if self.position == 0 and first_seqno > 1 and (self.gapless or is_empty):
             self.position = self._floor = first_seqno - 1
 
     def _compare_last(self, last_seqno: int) -> None:

@@ -40,10 +40,13 @@ def first_seqno(seqno: int) -> tuple[str, str]:
 def described(table: VisibleStream, seqno: int | None = None) -> list[tuple[str, str]]:
     """The headers that describe a table, or its rows up to a SeqNo.
 
-    A mirror is not gapless, because its source may have gaps. A table of NURLs has no NURL.
+    A table of NURLs has no NURL.
     """
     response_headers = [last_seqno(table.last_seqno if seqno is None else seqno), first_seqno(table.first_seqno)]
-    response_headers.append((headers.MIRROR if table.kind is ContentKind.MIRROR else headers.GAPLESS, "true"))
+    if table.kind is ContentKind.MIRROR:
+        response_headers.append((headers.MIRROR, "true"))
+    if not table.may_have_gaps:
+        response_headers.append((headers.GAPLESS, "true"))
     if not table.path.endswith(f"/{NOTIFY}"):
         response_headers.append((headers.NOTIFY, nurl_reference(name_of(table.path))))
     return response_headers

@@ -93,10 +93,11 @@ def _rest(table: Table, columns: RowColumns, part: RowRange, position: int) -> I
                 if rows:
                     yield columns.of_rows(rows)
         position, last_seqno = reader.seqno or position, reader.last_seqno
-        if position >= part.until or (not part.gapless and _goes_on(table, part.until)):
+        gapless = part.gapless and reader.gapless  # the table may have been compacted since
+        if position >= part.until or (not gapless and _goes_on(table, part.until)):
             return
     message = f"{table.url} had rows up to {part.until} when the batch was planned, but ends after row {position}"
-    if part.gapless and last_seqno is not None and last_seqno >= part.until:
+    if gapless and last_seqno is not None and last_seqno >= part.until:
         raise MissingRowError(f"{message}; the server reports {last_seqno} as the last row")
     raise DataLossError(message)
 

@@ -121,6 +121,23 @@ def test_a_snapshot_sorts_a_whole_response(piece: int) -> None:
     assert answer(TableFollowing(snapshot=True, until_id=4), body(9, 4, 2, 7), piece=piece, last=9) == [2, 4]
 
 
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_of_a_compacted_table_the_rows_before_the_first_complete_one_are_taken(snapshot: bool) -> None:
+    """`STP-First-SeqNo` is the first one from which nothing is missing. The last rows of live keys are before it."""
+    data, given = body(6, 56, 60), {"last": 60, "stp-first-seqno": "50"}
+    assert answer(TableFollowing(snapshot=snapshot), data, **given) == [6, 56, 60]
+    assert answer(TableFollowing(snapshot=True, gaps=True), data, **given, gapless=True) == [6, 56, 60]
+
+
+@pytest.mark.parametrize("gapless", [False, True])
+def test_a_trimmed_table_is_read_from_its_first_row_or_is_empty(gapless: bool) -> None:
+    following = TableFollowing()
+    assert answer(following, b"", last=49, gapless=gapless, **{"stp-first-seqno": "50"}) == []
+    assert following.position == 49
+    assert answer(following, body(50, 51), last=51, gapless=gapless, **{"stp-first-seqno": "50"}) == [50, 51]
+    assert answer(TableFollowing(), body(50, 51), last=51, gapless=gapless, **{"stp-first-seqno": "50"}) == [50, 51]
+
+
 def test_rows_up_to_the_announced_last_one_are_sorted_over_pieces() -> None:
     following = TableFollowing()
     following.begin(headers(last=5))
