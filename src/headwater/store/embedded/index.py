@@ -344,10 +344,21 @@ class IndexReader:
     def _raise_missing(self, stream_id: int, position: int) -> NoReturn:
         row = stream_row(self._connection, "id", stream_id)
         if row is None:
+            self._check_deleted(stream_id)
             raise LookupError(f"stream {stream_id} does not exist")
         if decode_stream(row).is_unread(position, position + 1):
             raise LookupError(f"stream {stream_id} was trimmed at {position}")
         raise DamagedDataError(f"the bytes of stream {stream_id} at {position} are missing in the index")
+
+    def _check_deleted(self, stream_id: int) -> None:
+        """A stream without a row was deleted, or its id in the row is damaged. Then its bytes are no garbage."""
+        [is_lost] = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM chunks WHERE stream_id = ?1) "
+            "AND NOT EXISTS (SELECT 1 FROM garbage WHERE stream_id = ?1 AND high = ?2)",
+            (stream_id, EVERYTHING),
+        ).fetchone()
+        if is_lost:
+            raise DamagedDataError(f"the row of stream {stream_id} is missing in the index")
 
     def _check_no_gap(self, stream_id: int, start: int, chunk: Chunk, expected: int | None) -> int:
         """Check that the first chunk contains `start` or ends there, and that each one begins where the one before

@@ -176,6 +176,19 @@ def test_a_damaged_row_is_an_error_of_its_stream_alone(
     assert check_directory(directory, lambda _: None).problems
 
 
+def test_a_fork_whose_source_has_a_damaged_id_is_damaged_and_not_deleted(directory: Path) -> None:
+    with contextlib.closing(sqlite3.connect(directory / "index.db")) as connection:
+        connection.execute("UPDATE streams SET id = id - 8 WHERE path = 'a'")
+        connection.commit()
+
+    async def use(engine: Engine) -> None:
+        for path in ("a", "fork"):
+            with pytest.raises(DamagedDataError):
+                await engine.read(Read(path, bytes_max=100))
+
+    live(directory, use)
+
+
 def test_a_fold_leaves_a_damaged_row_as_it_is_and_folds_the_rest(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
