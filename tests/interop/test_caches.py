@@ -81,3 +81,23 @@ def test_a_plain_head_is_right_with_the_settings_of_the_docs(name: str, language
         for _ in range(2):
             assert httpx.get(url).headers["stream-next-offset"] < tail  # the first part
             assert httpx.head(url).headers["stream-next-offset"] == tail
+
+
+def test_a_reader_begins_again_behind_a_cache_with_the_settings_of_the_docs(tmp_path: Path) -> None:
+    """The cache has the beginning of the stream that was deleted."""
+    page = (ROOT / "docs/howto/caches.md").read_text()
+    settings = page.partition("```vcl\n")[2].partition("```")[0]
+    with headwater("--memory") as server, cache("varnishd", tmp_path, server.port, settings) as cached:
+        with Client(f"http://127.0.0.1:{server.port}") as direct, Client(cached) as client:
+            stream = direct.stream("again")
+            stream.create()
+            for first in range(0, len(MESSAGES), 2_000):
+                stream.append_many(MESSAGES[first : first + 2_000])
+            assert len(client.stream("again").read().all()) == len(MESSAGES)
+            stream.delete()
+            stream.create()
+            stream.append({"new": True})
+            read: list[object] = []
+            for batch in client.stream("again").read(on_gone="restart").batches():
+                read = [] if batch.restarted else [*read, *batch.items]
+            assert read == [{"new": True}]
