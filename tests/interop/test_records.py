@@ -83,6 +83,16 @@ def test_times_as_columns(stream: Stream) -> None:
     assert (nothing.ends, nothing.times_ms, nothing.up_to_date) == ([], [], True)
 
 
+def test_arrow_from_an_offset_of_another_stream(client: Client, stream: Stream) -> None:
+    append_three(stream)
+    other = client.stream(f"{stream.path}-other")
+    other.create(messages=[1])
+    for offset in (other.head().tail_offset, "9_9", "junk"):
+        with pytest.raises(InvalidOffsetError):
+            stream.arrow(offset=offset)
+    assert stream.arrow(offset="now").num_rows == 0
+
+
 def test_what_is_read_from_the_offset_at_a_time_was_appended_since(stream: Stream) -> None:
     begin = stream.head().tail_offset
     ends = append_three(stream)

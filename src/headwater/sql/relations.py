@@ -6,6 +6,7 @@ query has to say which: `stream('x')`, `table('x')`, or `'./x'` for a file.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import glob as local
 import itertools
@@ -28,6 +29,7 @@ from headwater.errors import (
     HeadwaterError,
     InvalidPathError,
     MissingExtraError,
+    ProtocolError,
     SqlError,
     StreamGoneError,
     StreamNotFoundError,
@@ -395,7 +397,12 @@ def _offset(stream: Stream, text: Any) -> str | None:
     if text is None:
         return None
     moment = _moment(text)
-    return str(text) if moment is None else stream.offset_at(moment)
+    if moment is not None:
+        return stream.offset_at(moment)
+    if text != BEGINNING:
+        with contextlib.suppress(ProtocolError):  # a server without record times
+            next(iter(stream.records(offset=text, page=1)), None)  # an error if it is no offset of this stream
+    return str(text)
 
 
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd])")

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from headwater.client import Client
-from headwater.errors import ForbiddenError, HeadwaterError, OffsetTrimmedError, SqlDataError, SqlError
+from headwater.errors import (
+    ForbiddenError,
+    HeadwaterError,
+    InvalidOffsetError,
+    OffsetTrimmedError,
+    SqlDataError,
+    SqlError,
+)
 from headwater.server.auth.editing import add_token
 from headwater.sql import SqlSession
 from tests.edges import memory_server
@@ -276,6 +283,15 @@ def test_a_part_of_a_stream(client: Client, ask: Ask, prefix: str) -> None:
     assert ask(f"SELECT count(*) FROM stream('{prefix}', until := '2000-01-01')") == [0]
     with pytest.raises(SqlError, match="a time is 30s, 15m"):
         ask(f"FROM stream('{prefix}', since := 'yesterday')")
+    client.stream(f"{prefix}-other").create(messages=[1])
+    of_other = client.stream(f"{prefix}-other").head().tail_offset
+    for offset in ("1_1", "9_9", of_other, offsets[1][:-1] + "9"):
+        for part in ("since", "until"):
+            with pytest.raises(InvalidOffsetError):
+                ask(f"FROM stream('{prefix}', {part} := '{offset}')")
+    stream.trim(offsets[1])
+    with pytest.raises(OffsetTrimmedError):
+        ask(f"FROM stream('{prefix}', since := '{offsets[0]}')")
 
 
 def test_streams_without_fields(client: Client, ask: Ask, prefix: str) -> None:

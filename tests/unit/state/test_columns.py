@@ -150,3 +150,52 @@ def test_what_does_not_work() -> None:
 
     with pytest.raises(SchemaError, match="the column 'count' cannot be int64"):
         table(Large, {"id": "1", "count": 2**63}).arrow()
+
+
+class Place(msgspec.Struct, omit_defaults=True):
+    city: str = "Ghent"
+    floors: list[int] = []
+
+
+class Pair(msgspec.Struct, array_like=True):
+    first: int
+    second: str = "two"
+
+
+class Sparse(msgspec.Struct, omit_defaults=True):
+    id: str
+    pieces: int = 1
+    note: str | msgspec.UnsetType = msgspec.UNSET
+    place: Place | None = None
+    places: list[Place] = []
+    pair: Pair | None = None
+    by_name: dict[str, Place] = {}
+
+
+def test_defaults_that_json_leaves_out() -> None:
+    first, second = table(Sparse, {}, {"place": {}, "places": [{}, {"floors": [2]}], "pair": [1]}).arrow().to_pylist()
+    assert first == {
+        "key": "1",
+        "id": "1",
+        "pieces": 1,
+        "note": None,
+        "place": None,
+        "places": [],
+        "pair": None,
+        "by_name": "{}",
+    }
+    ghent = {"city": "Ghent", "floors": []}
+    assert second["place"] == ghent
+    assert second["places"] == [ghent, {"city": "Ghent", "floors": [2]}]
+    assert second["pair"] == {"first": 1, "second": "two"}
+
+
+class Part(msgspec.Struct):
+    id: str
+    parts: list[Part] = []
+    whole: Part | None = None
+
+
+def test_a_type_that_contains_itself_is_json() -> None:
+    made = table(Part, {"parts": [{"id": "2"}]}).arrow()
+    assert made.to_pylist() == [{"key": "1", "id": "1", "parts": '[{"id":"2","parts":[],"whole":null}]', "whole": None}]

@@ -28,7 +28,7 @@ from headwater.client.session import Session
 from headwater.errors import DataLossError, ProtocolError
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
-from headwater.positions import BEGINNING, Position
+from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.streams.composing import SourceRange
 
@@ -445,6 +445,12 @@ class AsyncStream:
         reading = arrow.message_columns(columns, self.content_type or (await self.head()).content_type)
         begin = await self.offset_at(offset) if isinstance(offset, datetime) else offset
         end = await self.offset_at(until) if isinstance(until, datetime) else until or (await self.head()).tail_offset
+        if offset == NOW:
+            return
+        if until is None and isinstance(offset, str) and end < offset:
+            async with self.read(offset=offset) as reader:  # the server says what is wrong with it
+                async for _ in reader.batches():
+                    break
         reading.has_records = self.path is not None
         async with (
             contextlib.aclosing(self._record_parts(begin, end)) as parts,

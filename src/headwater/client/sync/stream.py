@@ -29,7 +29,7 @@ from headwater.client.sync.reader import Reader
 from headwater.errors import DataLossError, ProtocolError
 from headwater.log.producers import ProducerTuple
 from headwater.log.retention import Retention
-from headwater.positions import BEGINNING, Position
+from headwater.positions import BEGINNING, NOW, Position
 from headwater.protocol.state.as_events import RecordFormat
 from headwater.protocol.streams.composing import SourceRange
 
@@ -444,6 +444,12 @@ class Stream:
         reading = arrow.message_columns(columns, self.content_type or self.head().content_type)
         begin = self.offset_at(offset) if isinstance(offset, datetime) else offset
         end = self.offset_at(until) if isinstance(until, datetime) else until or self.head().tail_offset
+        if offset == NOW:
+            return
+        if until is None and isinstance(offset, str) and end < offset:
+            with self.read(offset=offset) as reader:  # the server says what is wrong with it
+                for _ in reader.batches():
+                    break
         reading.has_records = self.path is not None
         with (
             contextlib.closing(self._record_parts(begin, end)) as parts,
