@@ -6,7 +6,9 @@ import contextlib
 import difflib
 import itertools
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -15,6 +17,7 @@ import pyarrow as pa
 
 from headwater import limits
 from headwater.client import Client
+from headwater.client.forking import Owned, leave, process
 from headwater.errors import SqlDataError, SqlError
 from headwater.protocol.globs import fixed_part, glob
 from headwater.sql.references import quoted_name, references_of
@@ -32,7 +35,7 @@ _MISSING = re.compile(r"requires the extension (\w+)", re.IGNORECASE)
 _JSON = "JSON"
 
 
-class SqlAnswer:
+class SqlAnswer(Owned):
     """The result of a query, which is computed while it is read: once, and before the next query of the session."""
 
     def __init__(self, reader: pa.RecordBatchReader, json_columns: frozenset[str], relations: list[Relation]) -> None:
@@ -47,9 +50,11 @@ class SqlAnswer:
         self.globs = {relation.glob for relation in relations if relation.glob is not None}
         self._reader = reader
         self._relations = relations
+        self._process = process()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows. An error of a scan is raised as it was, not as DuckDB words it."""
+        self._check_process("run the query here")
         with failures(self._relations):
             for batch in self._reader:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
@@ -78,7 +83,8 @@ class SqlSession:
         self._direct = direct
         self._database: duckdb.DuckDBPyConnection | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None  # of the last query
-        self._spilled: tempfile.TemporaryDirectory[str] | None = None  # what the database does not keep in memory
+        self._spilled: weakref.finalize[[str, int], SqlSession] | None = None  # removes what the database does not keep
+        self._process = process()
 
     def query(self, text: str) -> SqlAnswer:
         """Begin a query. Streams are read up to where they end now. Raises SqlError if it cannot be run."""
@@ -119,11 +125,18 @@ class SqlSession:
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
         if self._database is None:
-            self._spilled = tempfile.TemporaryDirectory(prefix="headwater-sql-", ignore_cleanup_errors=True)
-            self._database = duckdb.connect(config={**_SETTINGS, "temp_directory": self._spilled.name})
+            spilled = tempfile.mkdtemp(prefix="headwater-sql-")
+            self._spilled = weakref.finalize(self, _remove, spilled, process())
+            self._database = duckdb.connect(config={**_SETTINGS, "temp_directory": spilled})
         return self._database
 
     def _end(self) -> None:
+        """End the current query."""
+        if self._process != process():  # DuckDB has none of its threads after a fork
+            leave(self._connection)
+            leave(self._database)
+            self._connection = self._database = self._spilled = None
+            self._process = process()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -135,7 +148,7 @@ class SqlSession:
             self._database.close()
             self._database = None
         if self._spilled is not None:
-            self._spilled.cleanup()
+            self._spilled()
             self._spilled = None
 
     def __enter__(self) -> SqlSession:
@@ -145,6 +158,12 @@ class SqlSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _remove(directory: str, made_in: int) -> None:
+    """Remove a directory, but not one of the parent process."""
+    if made_in == process():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _different(names: list[str]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -476,6 +478,53 @@ def test_what_does_not_fit_into_memory_is_beside_no_data_of_the_user(
         assert spilled.stat().st_mode & 0o777 == 0o700
     assert not spilled.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+FORKS = """
+import os, sys, tempfile
+from headwater.client import Client
+from headwater.errors import ForkedError
+from headwater.sql import SqlSession
+
+def count(session):
+    return session.query("SELECT count(*) AS n FROM one").arrow().to_pylist()
+
+with Client(sys.argv[1]) as client, SqlSession(client) as session:
+    client.stream("one").create(messages=[1])
+    assert count(session) == [{"n": 1}]
+    answer = session.query("SELECT 2 AS n")
+    child = os.fork()
+    if not child:
+        try:
+            answer.arrow()
+        except ForkedError as error:
+            print(error)
+        print(count(session), len(os.listdir(tempfile.gettempdir())))
+        session.close()
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(answer.arrow().to_pylist(), len(os.listdir(tempfile.gettempdir())))
+print(len(os.listdir(tempfile.gettempdir())))
+"""
+
+
+def test_a_session_in_a_forked_process(tmp_path: Path) -> None:
+    """DuckDB crashes there if it uses what the parent opened."""
+    with memory_server() as server:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", FORKS, server.url],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stdout.splitlines() == [
+        "this SqlAnswer belongs to the parent process; run the query here",
+        "[{'n': 1}] 2",
+        "[{'n': 2}] 1",
+        "0",
+    ], done.stderr
 
 
 def test_a_long_stream_is_sampled_in_several_places(client: Client, ask: Ask, prefix: str) -> None:
