@@ -154,7 +154,7 @@ def test_messages_are_counted_in_the_stream_whose_retention_is_changed() -> None
                 await fill(engine, 8)
             return counted
 
-        engine._retainer._count = replace_after
+        engine._retainer._count = replace_after  # type: ignore[method-assign]
         reply = await engine.retain("a", (("messages", 5),))
         assert reply.retention == Retention(messages=5)
         assert await content(engine, "a") == b"0304050607"

@@ -440,7 +440,7 @@ def test_a_stream_that_is_trimmed_while_it_is_read(client: Client, prefix: str) 
     stream = client.stream(prefix)
     stream.create()
     body = b"[" + b",".join([b'{"pad":"%s"}' % (b"x" * 100)] * 5000) + b"]"
-    for _ in range(40):
+    for _ in range(120):  # more than is received ahead
         stream.append_body(body)
     with SqlSession(client) as session:
         batches = session.query(f"SELECT pad FROM '{prefix}'").batches()

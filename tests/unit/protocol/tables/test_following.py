@@ -36,6 +36,9 @@ def headers(*, last: int | None = None, gapless: bool = False, content_type: str
     return given
 
 
+FIRST_IS_50: dict[str, Any] = {"stp-first-seqno": "50"}
+
+
 def answer(following: TableFollowing, data: bytes, *, piece: int = 1 << 20, **given: Any) -> list[int]:
     """The SeqNos of the new rows of a response. Raises final errors, and ignores those that are retried."""
     rows: list[Row] = []
@@ -124,18 +127,19 @@ def test_a_snapshot_sorts_a_whole_response(piece: int) -> None:
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_of_a_compacted_table_the_rows_before_the_first_complete_one_are_taken(snapshot: bool) -> None:
     """`STP-First-SeqNo` is the first one from which nothing is missing. The last rows of live keys are before it."""
-    data, given = body(6, 56, 60), {"last": 60, "stp-first-seqno": "50"}
-    assert answer(TableFollowing(snapshot=snapshot), data, **given) == [6, 56, 60]
-    assert answer(TableFollowing(snapshot=True, gaps=True), data, **given, gapless=True) == [6, 56, 60]
+    data = body(6, 56, 60)
+    assert answer(TableFollowing(snapshot=snapshot), data, last=60, **FIRST_IS_50) == [6, 56, 60]
+    following = TableFollowing(snapshot=True, gaps=True)
+    assert answer(following, data, last=60, gapless=True, **FIRST_IS_50) == [6, 56, 60]
 
 
 @pytest.mark.parametrize("gapless", [False, True])
 def test_a_trimmed_table_is_read_from_its_first_row_or_is_empty(gapless: bool) -> None:
     following = TableFollowing()
-    assert answer(following, b"", last=49, gapless=gapless, **{"stp-first-seqno": "50"}) == []
+    assert answer(following, b"", last=49, gapless=gapless, **FIRST_IS_50) == []
     assert following.position == 49
-    assert answer(following, body(50, 51), last=51, gapless=gapless, **{"stp-first-seqno": "50"}) == [50, 51]
-    assert answer(TableFollowing(), body(50, 51), last=51, gapless=gapless, **{"stp-first-seqno": "50"}) == [50, 51]
+    assert answer(following, body(50, 51), last=51, gapless=gapless, **FIRST_IS_50) == [50, 51]
+    assert answer(TableFollowing(), body(50, 51), last=51, gapless=gapless, **FIRST_IS_50) == [50, 51]
 
 
 def test_rows_up_to_the_announced_last_one_are_sorted_over_pieces() -> None:
