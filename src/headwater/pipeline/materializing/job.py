@@ -53,10 +53,9 @@ def start(spark: SparkSession, options: MaterializeOptions) -> StreamingJob:
     if not has_begun(place):
         source.check_streams()
     columns = EventColumns(settings)
-    options_of_source = {**columns.source_options, **_partitions(spark, columns)}
-    rows = source.rows(
-        spark, "stream-state", is_first=not has_begun(place), schema=columns.source_schema, **options_of_source
-    )
+    is_first = not has_begun(place)
+    options_of_source = {**columns.source_options, **(_partitions(spark, columns, source) if is_first else {})}
+    rows = source.rows(spark, "stream-state", is_first=is_first, schema=columns.source_schema, **options_of_source)
     layout = columns.layout(rows)
     if options.buckets is None and not tables.rows.exists():
         settings = msgspec.structs.replace(settings, buckets=buckets_for(source.size()))
@@ -74,14 +73,14 @@ def start(spark: SparkSession, options: MaterializeOptions) -> StreamingJob:
     )
 
 
-def _partitions(spark: SparkSession, columns: EventColumns) -> dict[str, str]:
-    """The source's option for larger tasks, if these leave out replaced events and all cores still have one: fewer of
-    a stream's events then remain, each of which costs Spark more than reading many."""
+def _partitions(spark: SparkSession, columns: EventColumns, source: JobSource) -> dict[str, str]:
+    """The source's option for one large task on each core, if tasks leave out replaced events: fewer events of a stream
+    then remain, each of which costs Spark more than reading many. For the first start, which has the most to read."""
     context = spark.sparkContext
     if "latestOnly" not in columns.source_options or not str(context.master).startswith("local"):
         return {}  # of a cluster, more executors may come
-    wanted = limits.PIPELINE_BATCH_BYTES // context.defaultParallelism
-    size = min(max(wanted, limits.SPARK_PARTITION_BYTES), limits.PIPELINE_PARTITION_BYTES_MAX)
+    wanted = min(source.size(), limits.PIPELINE_BATCH_BYTES) // context.defaultParallelism
+    size = min(max(wanted + wanted // 64, limits.SPARK_PARTITION_BYTES), limits.PIPELINE_PARTITION_BYTES_MAX)
     return {"maxPartitionBytes": str(size)}
 
 
