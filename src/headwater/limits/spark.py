@@ -53,6 +53,7 @@ PIPELINE_DRIVER_EVENT_BYTES = 32 * 1024 * 1024  # of streams in such a batch, wh
 PIPELINE_DRIVER_BYTES = 64 * 1024 * 1024  # of files that the driver rewrites for a batch; tasks rewrite more
 PIPELINE_DRIVER_STEP_BYTES = 1024 * 1024  # of files that a thread of the driver merges at once
 PIPELINE_DRIVER_THREADS = 8
+PIPELINE_SYNCS_AT_ONCE = 8  # files or directories of a table
 PIPELINE_BUCKET_FILES_MAX = 8  # average files per bucket above which a small batch rewrites its buckets
 PIPELINE_NESTED_DEPTH = 4  # of directories in which a job looks for other tables before it vacuums its own
 PIPELINE_RETAIN_H = 24  # how long files and log entries are kept that the current version does not need

@@ -30,7 +30,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from headwater.errors import BatchReusedError, JobConflictError, OptionError, SchemaError, UnsupportedTableError
 from headwater.pipeline.features import check_readable, check_writable, refuse_unknown
 from headwater.pipeline.locations import local_path
-from headwater.pipeline.syncing import begin_sync, sync, sync_commits, sync_created, sync_directories
+from headwater.pipeline.syncing import begin_sync, sync_all, sync_commits, sync_created, sync_directories
 
 _COMPRESSION = "zstd"
 _BUFFERED = 1024 * 1024  # bytes of a file
@@ -200,8 +200,7 @@ class Lake(msgspec.Struct, frozen=True):
     def sync(self, files: Iterable[DataFile]) -> None:
         """Sync files on a disk. An object store has whole files only."""
         if (directory := local_path(self.uri)) is not None:
-            for file in files:
-                sync(directory / file.path)
+            sync_all([directory / file.path for file in files])
 
     def commit(
         self,

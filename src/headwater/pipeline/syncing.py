@@ -13,9 +13,12 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote
+
+from headwater import limits
 
 _LOG = "_delta_log"
 _SYNC_FILE_RANGE_WRITE = 2
@@ -31,9 +34,10 @@ def begin_sync(descriptor: int) -> None:
 
 
 @functools.cache
-def _sync_file_range() -> ctypes._NamedFuncPointer | None:
+def _sync_file_range() -> Callable[..., int] | None:
     try:
-        return ctypes.CDLL(None).sync_file_range
+        function: Callable[..., int] = ctypes.CDLL(None).sync_file_range
+        return function
     except (OSError, AttributeError):  # this libc does not have it
         return None
 
@@ -47,11 +51,17 @@ def sync(path: Path) -> None:
         os.close(opened)
 
 
+def sync_all(paths: Collection[Path]) -> None:
+    """Sync files or directories, several at a time: they share the writes of the file system's journal."""
+    with ThreadPoolExecutor(limits.PIPELINE_SYNCS_AT_ONCE) as threads:
+        list(threads.map(sync, paths))
+
+
 def sync_directories(table: Path, files: Iterable[str]) -> None:
     """Sync the directories from a table to files below it, which are synced already."""
     directories = {Path(file).parent for file in files}
-    for directory in directories | {outer for inner in directories for outer in inner.parents}:
-        sync(table / directory)
+    directories |= {outer for inner in directories for outer in inner.parents}
+    sync_all([table / directory for directory in directories])
 
 
 def sync_created(table: Path) -> None:
@@ -67,8 +77,7 @@ def sync_commits(table: Path, after: int, *, files: bool) -> None:
     while (entry := table / _LOG / f"{version:020}.json").exists():
         if files:
             added = _added(entry)
-            for path in added:
-                sync(table / path)
+            sync_all([table / path for path in added])
             sync_directories(table, added)
         sync(entry)
         version += 1

@@ -66,10 +66,10 @@ class BucketWork(msgspec.Struct, frozen=True, kw_only=True):
         files = (file for of_table in (self.rows, self.remembered) for one in buckets for file in of_table.get(one, ()))
         return sum(file.size for file in files)
 
-    def sync(self, result: BucketResult) -> None:
-        """Sync the files of a result, which must be done before they are committed."""
-        self.tables.rows.sync(result.rows)
-        self.tables.remembered.sync(result.remembered)
+    def sync(self, results: Sequence[BucketResult]) -> None:
+        """Sync the files of results, which must be done before they are committed."""
+        self.tables.rows.sync(file for one in results for file in one.rows)
+        self.tables.remembered.sync(file for one in results for file in one.remembered)
 
     def run(self, buckets: Collection[int], events: pa.Table) -> BucketResult:
         """Merge the events of buckets. If there are cuts, rows of buckets without events change too.
@@ -161,7 +161,7 @@ def run_in_tasks(events: DataFrame, work: BucketWork) -> list[BucketResult]:
         keep_memory()
         bucket, rows = rows.column(BUCKET)[0].as_py(), rows.filter(pc.is_valid(rows.column("stream")))
         result = work.run([bucket], rows)
-        work.sync(result)
+        work.sync([result])
         return pa.table({"done": [msgspec.json.encode(result)]})
 
     answers = events.groupBy(BUCKET).applyInArrow(run, "done BINARY").collect()
@@ -180,7 +180,7 @@ def run_in_driver(events: pa.Table, work: BucketWork) -> list[BucketResult]:
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, limits.PIPELINE_DRIVER_THREADS)) as threads:
         results = list(threads.map(run, _groups(sorted(buckets), work)))
-        list(threads.map(work.sync, results))  # all of them are on their way to the disk
+    work.sync(results)  # together, because all of them are on their way to the disk
     return results
 
 
