@@ -29,11 +29,11 @@ def end_quietly() -> None:
     daemon: Any = sys.modules["__main__"]  # a worker is a fork of it
     if getattr(getattr(daemon, "__spec__", None), "name", None) != "pyspark.daemon":
         return
-    worker = daemon.worker
+    pysparks_own = daemon.worker
 
     def work(connection: socket.socket, authenticated: bool) -> int:
         try:
-            return int(worker(connection, authenticated))
+            return int(pysparks_own(connection, authenticated))
         except (BrokenPipeError, ConnectionResetError):
             return 1
 
