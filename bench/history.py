@@ -26,6 +26,9 @@ HISTORY = "history.jsonl"
 Result = dict[str, Any]
 
 RENAMED = {  # names in stored runs, and what they are called now
+    "PostgreSQL, another server than the writer": "PostgreSQL, other server",
+    "PostgreSQL, reader at another server": "PostgreSQL, other server",
+    "PostgreSQL, reader at the same server": "PostgreSQL, same server",
     "a batch, by state, 16 buckets": "a batch in 16 buckets, by size of the table",
     "a batch, by state, all over": "a batch in all buckets, by size of the table",
     "a read to nothing": "read only",
