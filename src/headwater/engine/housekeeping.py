@@ -81,8 +81,8 @@ class Housekeeping:
             self._trimmed_ms = self._now_ms()
             await self._trim_overdue()
         after: Deadline | None = self._first()
-        steps = 0
-        while after is not None:
+        steps, begun_ms = 0, self._now_ms()
+        while after is not None and after[0] <= begun_ms:  # a stream that is appended to is soon due again
             after = await self._expire_some(after)
             steps += 1
             if steps % bounds.EXPIRE_EVICT_STEPS == 0:  # trimmed streams are in memory afterwards

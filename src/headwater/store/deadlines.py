@@ -50,8 +50,13 @@ class Deadlines:
         looked at if there may be more."""
         looked_at = self._order.past(after, limit)
         passed = [deadline for deadline in looked_at if deadline[0] <= now_ms]
-        due = [deadline for deadline in passed if self._move(deadline[1]) == deadline[0]]
+        due = [deadline for deadline in passed if self._is_due(deadline[1], now_ms)]
         return due, passed[-1] if len(passed) == limit else None
+
+    def _is_due(self, stream_id: int, now_ms: int) -> bool:
+        """Whether the present deadline of a stream has passed. Each append to a stream that is too large moves it."""
+        deadline_ms = self._move(stream_id)
+        return deadline_ms is not None and deadline_ms <= now_ms
 
     def _move(self, stream_id: int) -> int | None:
         """Watch a stream at its present deadline, which is returned; None if it has none any more."""

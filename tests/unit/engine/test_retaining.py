@@ -138,6 +138,23 @@ def test_messages_of_a_json_stream_are_counted_and_records_stay_whole() -> None:
     with_engine(body, limits=FAST, run=asyncio.run)
 
 
+@pytest.mark.parametrize("retention", [Retention(bytes=6), Retention(messages=3)])
+def test_a_stream_is_trimmed_while_it_is_appended_to(retention: Retention) -> None:
+    clock = ManualClock()
+    sizes: list[int] = []
+
+    async def body(engine: Engine) -> None:
+        await fill(engine, 1, retention)
+        for n in range(200):
+            clock.ms += 20
+            await engine.execute(append(engine, "a", b"%02d" % (n % 100)))
+            await asyncio.sleep(0.02)
+            sizes.append(len(await content(engine, "a")))
+
+    with_engine(body, clock=clock, limits=FAST)
+    assert max(sizes) < 60
+
+
 def test_messages_are_counted_in_the_stream_whose_retention_is_changed() -> None:
     """The messages of a stream are counted before its retention is changed, and it may be created again meanwhile."""
 
