@@ -98,6 +98,8 @@ def test_a_message_of_16_mebibytes() -> None:
         (HUGE, 10**38, f"the field n is HUGEINT in the sample, and a message has {10**38}"),
         (1.5, "nan", "a message has nan"),
         (1.5, "1_000", "a message has 1_000"),
+        (1.5, "007", "a message has 007"),
+        (1.5, "-00.5", "a message has -00.5"),
         (True, "maybe", "the field n is BOOLEAN in the sample"),
         (True, "yes", "a message has yes"),
         (True, 1, "a message has 1"),
