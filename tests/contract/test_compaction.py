@@ -382,9 +382,11 @@ def test_only_tables_without_compaction_are_gapless(client: httpx.Client, table:
 def test_rows_of_a_compacted_table_keep_their_seqnos(client: httpx.Client, table: str) -> None:
     active = client.get(table, params={"view": "active"}).text
     everything = seqnos(client, table)
+    assert client.head(table).headers["stp-gapless"] == "true"
     result = client.post(f"{table}/compact").json()
     assert result["compacted"]
     assert result["first_seqno"] == 1  # the deletion is young, so nothing is missing
+    assert "stp-gapless" not in client.head(table).headers
     left = seqnos(client, table)
     assert left == [98, 99, 100, 101, 102, 103]
     assert seqnos(client, table, since_id=0) == left

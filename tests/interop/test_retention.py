@@ -85,3 +85,24 @@ def test_a_server_without_retention_is_named(client: Client) -> None:
     notify = client.table("a").nurl
     with pytest.raises(ProtocolError, match="has no retention"):
         client.stream(notify).retain(bytes=5)
+
+
+def test_a_compacted_table_is_read_and_followed(client: Client) -> None:
+    """Its SeqNos have gaps, which are no rows that are missing."""
+    table = client.table(f"compacted-{uuid.uuid4().hex}")
+    table.create()
+    for number in range(5):
+        table.append([Put("k", f"{number}{'x' * 50}")])
+    table.append([Put("other", "1")])
+    assert table.rows().all()[0].seqno == 1
+    assert table.compact().compacted
+    assert not table.info().gapless
+    assert [row.seqno for row in table.rows()] == [row.seqno for row in table.rows(until_id=6)] == [5, 6]
+    assert table.arrow()["seqno"].to_pylist() == [5, 6]
+    seqnos = []
+    with table.follow() as rows:
+        for row in rows:
+            seqnos.append(row.seqno)
+            if row.seqno == 6:
+                break
+    assert seqnos == [5, 6]

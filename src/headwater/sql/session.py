@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from headwater import limits
 from headwater.client import Client
-from headwater.client.forking import Owned, leave, process
-from headwater.errors import SqlDataError, SqlError
+from headwater.client.forking import leave, process
+from headwater.errors import ForkedError, SqlDataError, SqlError
 from headwater.protocol.globs import fixed_part, glob
 from headwater.sql.references import quoted_name, references_of
 from headwater.sql.relations import Relation, Relations
@@ -35,7 +35,7 @@ _MISSING = re.compile(r"requires the extension (\w+)", re.IGNORECASE)
 _JSON = "JSON"
 
 
-class SqlAnswer(Owned):
+class SqlAnswer:
     """The result of a query, which is computed while it is read: once, and before the next query of the session."""
 
     def __init__(self, reader: pa.RecordBatchReader, json_columns: frozenset[str], relations: list[Relation]) -> None:
@@ -54,7 +54,8 @@ class SqlAnswer(Owned):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows. An error of a scan is raised as it was, not as DuckDB words it."""
-        self._check_process("run the query here")
+        if self._process != process():
+            raise ForkedError("this SqlAnswer belongs to the parent process; run the query here")
         with failures(self._relations):
             for batch in self._reader:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
