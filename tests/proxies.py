@@ -115,7 +115,6 @@ http {{
             proxy_set_header Connection "";
             proxy_set_header Host $http_host;
             proxy_buffering off;
-            proxy_request_buffering off;
             proxy_next_upstream off;
             proxy_pass_header X-Accel-Buffering;
             proxy_read_timeout 330s;
