@@ -25,8 +25,6 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
-# The worker leaves the server's process group before it imports anything: uvloop has no `process_group`.
-_START = "import os, sys; os.setpgid(0, 0); from {module} import main; main(*sys.argv[1:])"
 
 
 class WorkerLostError(Exception):
@@ -38,10 +36,10 @@ class WorkerUnavailableError(WorkerLostError):
 
 
 class WorkerProcess:
-    """Starts the process of a module, its `main(*arguments)`, when it is first needed; gives it one task at a time."""
+    """Starts the process of a module when it is first needed, and gives it one task at a time."""
 
     def __init__(self, module: str, *arguments: str, stop_s: float) -> None:
-        self._command = ("-c", _START.format(module=module), *arguments)
+        self._command = ("-m", module, *arguments)
         self._stop_s = stop_s
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -67,6 +65,7 @@ class WorkerProcess:
                     *self._command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
+                    preexec_fn=os.setpgrp,  # one system call; uvloop has no `process_group`
                 )
             except OSError as error:  # no file descriptor, process or memory
                 raise WorkerUnavailableError(f"its process could not be started: {error}") from error

@@ -77,3 +77,7 @@ def main() -> None:
         return
     except Exception as error:  # noqa: BLE001 - reported to the server
         _answer(output, SnapshotAnswer(f"{type(error).__name__}: {error}"))
+
+
+if __name__ == "__main__":
+    main()

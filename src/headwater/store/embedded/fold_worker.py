@@ -78,8 +78,7 @@ def open_worker(directory: Path) -> FoldWorker:
     return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection)
 
 
-def main(store: str) -> None:
-    directory = Path(store)
+def main(directory: Path) -> None:
     become_worker(limits.FOLD_NICE)
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
@@ -90,3 +89,7 @@ def main(store: str) -> None:
         except BrokenPipeError:  # the server was killed
             break
     lock.release()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
