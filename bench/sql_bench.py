@@ -1,4 +1,7 @@
-"""SQL: queries over a stream, beside DuckDB reading the same messages from a file of JSON lines."""
+"""SQL: queries over a stream, beside DuckDB reading the same messages from a file of JSON lines.
+
+On both sides each query has a database of its own, as with the commands `headwater sql` and `duckdb`.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,13 @@ def run_sql(bench: Bench) -> None:
         file, customers = Path(directory) / "orders.ndjson", Path(directory) / "customers.csv"
         cities = (f"customer-{number},city-{number % 7}\n" for number in range(CUSTOMERS))
         customers.write_text(f"name,city\n{''.join(cities)}")
-        with Client(server.url) as client, SqlSession(client) as session, duckdb.connect() as connection:
+        with Client(server.url) as client:
             _fill(client, file)
             server.wait_until_folded()
             for what, query in QUERIES.items():
                 own = query.format(orders="'orders'", customers=f"'{customers}'")
                 other = query.format(orders=f"'{file}'", customers=f"'{customers}'")
-                _compare(bench, what, partial(_ours, session, own), partial(_theirs, connection, other))
+                _compare(bench, what, partial(_ours, client, own), partial(_theirs, other))
 
 
 def _compare(bench: Bench, what: str, ours: Callable[[], list[Any]], theirs: Callable[[], list[Any]]) -> None:
@@ -65,12 +68,14 @@ def _compare(bench: Bench, what: str, ours: Callable[[], list[Any]], theirs: Cal
     bench.note(Row(what, "DuckDB over NDJSON", other, "rows/s", own / other, GOAL, note))
 
 
-def _ours(session: SqlSession, query: str) -> list[Any]:
-    return [tuple(map(_plain, row.values())) for row in session.query(query).arrow().to_pylist()]
+def _ours(client: Client, query: str) -> list[Any]:
+    with SqlSession(client) as session:
+        return [tuple(map(_plain, row.values())) for row in session.query(query).arrow().to_pylist()]
 
 
-def _theirs(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
-    return [tuple(map(_plain, row.values())) for row in connection.sql(query).to_arrow_table().to_pylist()]
+def _theirs(query: str) -> list[Any]:
+    with duckdb.connect() as connection:
+        return [tuple(map(_plain, row.values())) for row in connection.sql(query).to_arrow_table().to_pylist()]
 
 
 def _plain(value: Any) -> str:
