@@ -101,7 +101,7 @@ def _bars(group: list[Row], compared: list[Comparison], peers: list[str]) -> Ite
         goal = goal_of(row.goal) if row.ratio is None else None
         if goal is not None and not mine:
             missed = [goal] if is_met(row) is False else []
-            if sum(other.goal == row.goal for other in group) == 1:
+            if row.value and sum(other.goal == row.goal for other in group) == 1:
                 ratio = times(goal.value / row.value if row.lower_is_better else row.value / goal.value)
         texts = ", ".join(f"goal {goal.text} missed" for goal in missed if goal)
         yield Bar(label, row.value, _colour(row, group, compared, peers), ratio, texts)

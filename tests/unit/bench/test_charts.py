@@ -42,6 +42,11 @@ def test_a_figure_without_a_peer_has_its_goal_beside_it_or_no_bar() -> None:
     assert alone == ["checkpoint: 540 kB"]
 
 
+def test_nothing_is_no_fraction_of_a_limit() -> None:
+    (panel,), _ = panels([Row("longest task", "console", 0.0, "ms", goal="≤ 200")])
+    assert [(bar.label, bar.ratio) for bar in panel.groups[""]] == [("console", ""), ("goal ≤ 200", "")]
+
+
 def test_a_ratio_to_a_limit_is_said_in_words() -> None:
     found, alone = panels([Row("memory, 3 x capacity", "headwater", 600.0, "MiB", 1.2, "< 1")])
     assert found == []
