@@ -30,7 +30,7 @@ from headwater.store.embedded.index import (
     stream_row,
     write_meta,
 )
-from headwater.store.embedded.row_checksums import row_checksum
+from headwater.store.embedded.row_checksums import name_hash, row_checksum
 
 log = logging.getLogger("headwater.store")
 
@@ -76,30 +76,51 @@ class IndexWriter:
             expired = [encode_expired(state.id, *entry) for entry in state.expired_producers.items()]
             state.producers, state.expired_producers = {}, {}
             row = self._connection.execute("SELECT producers FROM streams WHERE id = ?", (state.id,)).fetchone()
+            if row is None:
+                self._put_aside("streams", "path", state.path)
             before = 0 if row is None else row[0]
             streams.append(encode_stream(state, before ^ self._put_producers(producers, expired)))
         self._connection.executemany("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)", streams)
 
     def _put_producers(self, producers: list[ProducerRow], expired: list[ExpiredRow]) -> int:
-        """Write rows of producers. Returns the change of the sum of their checksums."""
+        """Write rows of producers. Returns the change of the sum of their checksums.
+
+        A damaged row that is replaced may be that of another producer, whose key is damaged. Its checksum stays in the
+        sum, so that the producer is still missed."""
         change = 0
         for row in producers:
-            change ^= row.checksum ^ self._checksum_of("producers", "producer", row.stream_id, row.producer)
+            change ^= row.checksum ^ self._intact_checksum("producers", "producer", row.stream_id, row.producer)
         for one in expired:
-            change ^= one.checksum ^ self._checksum_of("expired_producers", "hash", one.stream_id, one.hash)
+            change ^= one.checksum ^ self._intact_checksum("expired_producers", "hash", one.stream_id, one.hash)
         self._connection.executemany("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?, ?)", producers)
         self._connection.executemany("INSERT OR REPLACE INTO expired_producers VALUES (?, ?, ?, ?)", expired)
         return change
 
-    def _checksum_of(self, table: str, column: str, stream_id: int, key: str | int) -> int:
-        """The checksum in the row of a producer; 0 if there is none."""
+    def _intact_checksum(self, table: str, column: str, stream_id: int, key: str | int) -> int:
+        """The checksum in the row of a producer; 0 if there is none, or it is damaged."""
         row = self._connection.execute(
-            f"SELECT checksum FROM {table} WHERE stream_id = ? AND {column} = ?",  # noqa: S608
+            f"SELECT * FROM {table} WHERE stream_id = ? AND {column} = ?",  # noqa: S608
             (stream_id, key),
         ).fetchone()
-        return row[0] if row is not None and isinstance(row[0], int) else 0
+        return row[-1] if row is not None and row[-1] == row_checksum(table, *row[:-1]) else 0
+
+    def _put_aside(self, table: str, column: str, name: str) -> None:
+        """Rename a row of another stream or document that has this name only because its own name is damaged. If it were
+        replaced, nobody would miss it."""
+        row = self._connection.execute(
+            f"SELECT hash FROM {table} WHERE {column} = ?",  # noqa: S608
+            (name,),
+        ).fetchone()
+        if row is not None and row[0] != name_hash(name):
+            log.error("a row of %s with the damaged name %r was renamed", table, name)
+            self._connection.execute(
+                f"UPDATE {table} SET {column} = ? WHERE {column} = ?",  # noqa: S608
+                (f"{name}\0{row[0]}", name),
+            )
 
     def put_documents(self, documents: Mapping[str, Document | None]) -> None:
+        for key in documents:
+            self._put_aside("documents", "key", key)
         written = [document for document in documents.values() if document is not None]
         self._connection.executemany(
             "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import pytest
 
 from headwater.errors import DamagedDataError
 from headwater.log.content import ContentKind
+from headwater.log.producers import ProducerState
 from headwater.log.state import Document, StreamState
 from headwater.store.embedded.index import IndexReader, Meta, connect, create
 from headwater.store.embedded.index_writer import IndexWriter
@@ -90,6 +91,59 @@ def test_what_was_trimmed_while_it_was_read_is_no_damage(tmp_path: Path) -> None
     with pytest.raises(DamagedDataError, match=f"at {2 * SIZE} are missing"):
         reader.read(1, 2 * SIZE, 3 * SIZE, SIZE)
     connection.close()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    create(tmp_path / "index.db")
+    connection = connect(tmp_path / "index.db", write=True)
+    yield connection
+    connection.close()
+
+
+def test_a_producer_whose_damaged_id_is_that_of_another_is_missed(index: sqlite3.Connection) -> None:
+    """The retry of an append of it would be stored a second time."""
+    reader, writer = IndexReader(index), IndexWriter(index)
+    writer.put_states([state(1, "a", producers={"w0": ProducerState(0, 2, 1)})])
+    index.execute("UPDATE producers SET producer = 'w1'")
+    writer.put_states([state(1, "a", producers={"w1": ProducerState(0, 0, 2)})])
+    with pytest.raises(DamagedDataError, match="producers of stream 1"):
+        reader.by_id(1)
+
+
+def test_an_expired_producer_whose_damaged_hash_is_that_of_another_is_missed(index: sqlite3.Connection) -> None:
+    reader, writer = IndexReader(index), IndexWriter(index)
+    writer.put_states([state(1, "a", expired_producers={6: 1})])
+    index.execute("UPDATE expired_producers SET hash = 7")
+    writer.put_states([state(1, "a", expired_producers={7: 1})])
+    with pytest.raises(DamagedDataError, match="producers of stream 1"):
+        reader.by_id(1)
+
+
+def test_a_stream_whose_damaged_path_is_that_of_another_is_missed(index: sqlite3.Connection) -> None:
+    reader, writer = IndexReader(index), IndexWriter(index)
+    writer.put_states([state(1, "a")])
+    index.execute("UPDATE streams SET path = 'c'")
+    writer.put_states([state(2, "c")])
+    for _ in range(2):
+        assert cast(StreamState, reader.by_path("c")).id == 2
+        with pytest.raises(DamagedDataError, match="the row of 'a' in streams"):
+            reader.by_path("a")
+        writer.put_states([state(2, "c")])
+
+
+@pytest.mark.parametrize("other", [Document("c", b"x"), None], ids=["written", "deleted"])
+def test_a_document_whose_damaged_key_is_that_of_another_is_missed(
+    index: sqlite3.Connection, other: Document | None
+) -> None:
+    reader, writer = IndexReader(index), IndexWriter(index)
+    writer.put_documents({"a": Document("a", b"")})
+    index.execute("UPDATE documents SET key = 'c'")
+    for _ in range(2):
+        writer.put_documents({"c": other})
+        assert reader.document("c") == other
+        with pytest.raises(DamagedDataError, match="the row of 'a' in documents"):
+            reader.document("a")
 
 
 COUNT = 5_000
