@@ -214,8 +214,7 @@ class DurableReader:
             try:
                 whole = await self._store.read(stream.id, start, end, bytes_max)
             except (LookupError, UnalignedReadError) as error:
-                await self._recheck(stream)
-                raise _refusal(stream, error, start) from None
+                raise await self._refusal(stream, error, start) from None
             _check_not_replaced(stream)
         if len(whole.data) >= bounds.LARGE_READ_BYTES:
             await self._pace(len(whole.data))
@@ -264,10 +263,33 @@ class DurableReader:
         try:
             value = await result
         except (LookupError, UnalignedReadError) as error:
-            await self._recheck(stream)
-            raise _refusal(stream, error, start) from None
+            raise await self._refusal(stream, error, start) from None
         _check_not_replaced(stream)
         return value
+
+    async def _refusal(
+        self, stream: LoadedStream, error: LookupError | UnalignedReadError, start: int
+    ) -> HeadwaterError:
+        """The error for the client, for a read from a position that the store refused."""
+        await self._recheck(stream)
+        if isinstance(error, UnalignedReadError):
+            return InvalidOffsetError(_INSIDE_A_RECORD)
+        stream = await self._current(stream)
+        stream.check_not_deleted()
+        state = stream.state  # the store may know of a trim before readers do
+        if start < state.first and not state.names.has(start):
+            return state.names.trimmed(state.first, start)
+        return StreamNotFoundError("the stream was deleted")
+
+    async def _current(self, stream: LoadedStream) -> LoadedStream:
+        """A stream as it is now. One that was evicted during a read does not change any more; it is loaded again."""
+        if self._freshness is not None or stream.deleted is not None:
+            return stream
+        current = self._catalogue.visible_by_id(stream.id)
+        if current is None:
+            await self._loader.load(stream.path)
+            current = self._catalogue.visible(stream.path)
+        return stream if current is None or current.id != stream.id else current
 
     async def record_at(self, stream: LoadedStream, position: int) -> RecordEnd:
         """The end and time of the record that begins at a position. If there is none any more, it was trimmed."""
@@ -325,17 +347,6 @@ class DurableReader:
 
     async def documents(self, prefix: str, after: str, limit: int) -> list[Document]:
         return await self._store.documents(prefix, after, limit)
-
-
-def _refusal(stream: LoadedStream, error: LookupError | UnalignedReadError, start: int) -> HeadwaterError:
-    """The error for the client, for a read from a position that the store refused."""
-    if isinstance(error, UnalignedReadError):
-        return InvalidOffsetError(_INSIDE_A_RECORD)
-    stream.check_not_deleted()
-    state = stream.state  # the store may know of a trim before readers do
-    if start < state.first and not state.names.has(start):
-        return state.names.trimmed(state.first, start)
-    return StreamNotFoundError("the stream was deleted")
 
 
 def _check_not_replaced(stream: LoadedStream) -> None:

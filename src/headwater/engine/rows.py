@@ -28,15 +28,27 @@ class Rows:
         self._reader = reader
 
     async def find(self, message: FindRow) -> RowReply:
-        """Find a row. The stream is loaded again afterwards, because it may be evicted during a long search."""
+        """Find a row. The stream is loaded again afterwards, because it may be evicted during a long search. A search
+        begins again if rows were removed during it."""
         while True:
             stream = await self._reader.find(message.path, renew=True)
-            reply = await self._find(stream, message.since_id)
-            if message.until_id is not None:
-                end = await self._end(stream, reply, message.until_id)
-                reply = RowReply(reply.table, reply.start, reply.since_id, end)
-            if (await self._reader.find(message.path, renew=False)).id == stream.id:
-                return reply
+            names, first = stream.names, stream.first
+            try:
+                reply = await self._find_range(stream, message)
+            except OffsetTrimmedError:
+                stream = await self._reader.find(message.path, renew=False)
+                if (stream.names, stream.first) == (names, first):
+                    raise
+            else:
+                if (await self._reader.find(message.path, renew=False)).id == stream.id:
+                    return reply
+
+    async def _find_range(self, stream: LoadedStream, message: FindRow) -> RowReply:
+        reply = await self._find(stream, message.since_id)
+        if message.until_id is None:
+            return reply
+        end = await self._end(stream, reply, message.until_id)
+        return RowReply(reply.table, reply.start, reply.since_id, end)
 
     async def _find(self, stream: LoadedStream, since_id: int) -> RowReply:
         table = stream.info()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -24,6 +25,8 @@ from headwater.log.content import ContentKind
 from headwater.log.offsets import BEGINNING, SNAPSHOTS_FIRST, Offset
 from headwater.log.quotas import Prefixes, PrefixQuota, Usage
 from headwater.log.retention import Retention
+from headwater.store.memory import MemoryStore
+from headwater.store.pieces import Piece
 from tests.unit.engine.snapshots import compact, offsets_of
 from tests.unit.engine.test_engine import ManualClock, append, create, with_engine
 from tests.waiting import wait_for_async, wait_until_async
@@ -512,3 +515,74 @@ def test_rows_are_found_in_the_snapshot_and_after_it() -> None:
 
 async def _trimmed(engine: Engine) -> bool:
     return (await engine.info("\x01t")).trimmed_seqno == 30
+
+
+class Overtaken(MemoryStore):
+    """Something happens before the next read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Callable[[], Awaitable[object]] | None = None
+
+    async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+        return await super().read(stream_id, start, end, bytes_max)
+
+
+async def evict(engine: Engine) -> None:
+    for _ in range(2):  # the first call finds that it was used
+        await engine._catalogue.evict(0, 0)
+    assert len(engine._catalogue) == 0
+
+
+def test_the_last_rows_are_found_although_their_snapshot_is_replaced_after_the_table_was_evicted() -> None:
+    clock, store = Today(), Overtaken()
+
+    async def body(engine: Engine) -> None:
+        await table(engine)
+        rows = (await all_of(engine, "\x01t")).splitlines(keepends=True)
+        ends = [sum(map(len, rows[:count])) for count in range(41)]
+        await compact(engine, "\x01t", [rows[28], rows[29]], ends[30], seqno=30)
+        clock.pass_grace()
+        await wait_until_async(lambda: _table_begins_at(engine, ends[30]))
+
+        async def replace() -> None:
+            await evict(engine)
+            await compact(engine, "\x01t", [rows[30], rows[37]], ends[38], seqno=38)
+            clock.pass_grace()
+            await wait_until_async(lambda: _table_begins_at(engine, ends[38]))
+
+        store.before = replace
+        reply = await engine.find_row(FindRow("\x01t", -12))
+        assert (reply.table.first, reply.start.position) == (ends[38], reply.table.begin)
+        read = await engine.read_more(ReadMore(reply.table.id, reply.start.record, reply.table.tail, 1_000))
+        assert read.data == rows[30] + rows[37]
+
+    with_engine(body, store, clock=clock, limits=FAST)
+
+
+async def _table_begins_at(engine: Engine, first: int) -> bool:
+    return (await engine.info("\x01t")).first == first
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_read_of_a_stream_that_was_evicted_says_what_happened_to_it(deleted: bool) -> None:
+    store = Overtaken()
+
+    async def body(engine: Engine) -> None:
+        offsets = await filled(engine)
+
+        async def remove() -> None:
+            await evict(engine)
+            if deleted:
+                await engine.execute(Delete("a", engine.now_ms()))
+            else:
+                await engine.trim("a", before=offsets[5])
+
+        store.before = remove
+        with pytest.raises(StreamNotFoundError if deleted else OffsetTrimmedError):
+            await engine.read(Read("a", offsets[2]))
+
+    with_engine(body, store, clock=Today())

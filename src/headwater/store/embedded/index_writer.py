@@ -105,8 +105,8 @@ class IndexWriter:
         return row[-1] if row is not None and row[-1] == row_checksum(table, *row[:-1]) else 0
 
     def _put_aside(self, table: str, column: str, name: str) -> None:
-        """Rename a row of another stream or document that has this name only because its own name is damaged. If it were
-        replaced, nobody would miss it."""
+        """Rename a row of another stream or document that has this name only because its own name is damaged. If it
+        were replaced, nobody would miss it."""
         row = self._connection.execute(
             f"SELECT hash FROM {table} WHERE {column} = ?",  # noqa: S608
             (name,),

@@ -6,8 +6,8 @@ and so is a valid row in the place of another one. Two things keep a row from va
 - a stream or document that is not found by its name is looked up by a hash of the name, which has an index of its own;
 - the row of a stream has the sum of the checksums of its producers.
 
-A damaged name or key can also be that of another row, which is written later. Then the fold renames the damaged row of a
-stream or document, and leaves the checksum of a damaged producer in the sum (`index_writer.py`).
+A damaged name or key can also be that of another row, which is written later. Then the fold renames the damaged row of
+a stream or document, and leaves the checksum of a damaged producer in the sum (`index_writer.py`).
 """
 
 from __future__ import annotations
