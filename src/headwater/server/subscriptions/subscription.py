@@ -136,6 +136,7 @@ class RunningSubscription:
         self._lock = asyncio.Lock()
         self._is_scanned = False  # `pending` has all pending streams
         self._scanned_to = ""  # where the next scan begins
+        self._left_over: dict[str, None] = {}  # deleted streams whose cursors could not be deleted yet
         self._delivering: str | None = None  # the id of the wake whose webhook is on its way
         self._post: asyncio.Task[tuple[DeliveryOutcome, str]] | None = None
         self._is_advancing = False
@@ -297,6 +298,9 @@ class RunningSubscription:
             await self._tell_again(wake, now_ms)
         if not self._is_scanned and not self.pending:
             await self._scan()  # for the next wake, and for those who look at the lag
+        for path in list(self._left_over):
+            await self._forget_cursor(path)
+            self._left_over.pop(path, None)
         if wait_s:
             self._wait(wait_s)
         else:
@@ -634,7 +638,7 @@ class RunningSubscription:
                 documents.append(WriteDocument(cursor_key(self.record.life, path), None))
             await self._engine.execute(WriteDocuments(tuple(documents)))
             self.links.unname(path)
-            await self._forget_cursor(path)
+            await self._forget_in_time(path)
 
     async def first_cursors(self, paths: Iterable[str]) -> list[WriteDocument]:
         """The cursors of streams that are linked at their tails. An empty or missing stream needs none."""
@@ -650,7 +654,19 @@ class RunningSubscription:
         """Delete the cursor of a stream that was deleted, if no stream at its path has it and it is not named."""
         async with self._lock:
             if not self.is_deleted:
-                await self._forget_cursor(path)
+                await self._forget_in_time(path)
+
+    async def _forget_in_time(self, path: str) -> None:
+        """Delete the cursor of a stream now, or later if that fails, for example because the disk is full."""
+        try:
+            await self._forget_cursor(path)
+        except HeadwaterError as error:
+            if len(self._left_over) < limits.SUBSCRIPTION_PENDING_MAX:
+                self._left_over[path] = None
+            else:
+                self._is_scanned = False  # a scan finds it
+            if not isinstance(error, StoppingError):
+                self._retry(error)
 
     async def _forget_cursor(self, path: str) -> None:
         document = await self._engine.document(cursor_key(self.record.life, path))

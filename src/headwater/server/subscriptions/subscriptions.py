@@ -11,11 +11,14 @@ import time
 import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from headwater import limits
+from headwater.backoff import Backoff
 from headwater.engine import Engine
 from headwater.engine.messages import News
 from headwater.errors import (
@@ -56,6 +59,8 @@ from headwater.server.turns import in_turns
 from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.subscriptions")
+
+_CLEARS = Backoff(limits.WEBHOOK_RETRY_FIRST_S, limits.WEBHOOK_RETRY_MAX_S)
 
 
 class SubscriptionsReport(msgspec.Struct):
@@ -164,7 +169,7 @@ class Subscriptions:
         await self.tasks.ended()  # what they write is not interrupted
         await self.sender.outbound.aclose()
 
-    async def _clear_left_over(self) -> None:
+    async def _clear_left_over(self, failures: int = 0) -> None:
         """Delete what a crash has left of deleted subscriptions, and of creates that were not completed. If a
         subscription cannot be read, nothing is deleted: its cursors may be needed when that is mended."""
         if not self._is_complete:
@@ -175,7 +180,7 @@ class Subscriptions:
                 if life not in known and not self._is_life(life):
                     await self._clear(life)
         except HeadwaterError as error:
-            log.warning("documents of deleted subscriptions are left over until the next start: %s", error)
+            self._clear_later(self._clear_left_over, failures + 1, error)
 
     def _is_life(self, life: str) -> bool:
         return any(subscription.record.life == life for subscription in self._by_id.values())
@@ -242,13 +247,7 @@ class Subscriptions:
         elif news is News.CREATED:
             subscription.note_wake_stream()
         else:
-            self.tasks.start(self._forget_cursor(path, subscription))
-
-    async def _forget_cursor(self, path: str, subscription: RunningSubscription) -> None:
-        try:
-            await subscription.forget_cursor(path)
-        except HeadwaterError as error:
-            log.info("a cursor of the deleted stream %r is left over: %s", path, error)
+            self.tasks.start(subscription.forget_cursor(path))
 
     @property
     def is_late(self) -> bool:
@@ -404,11 +403,22 @@ class Subscriptions:
             self._remove(subscription)
             self.tasks.start(self._clear_deleted(subscription.record.life))
 
-    async def _clear_deleted(self, life: str) -> None:
+    async def _clear_deleted(self, life: str, failures: int = 0) -> None:
         try:
             await self._clear(life)
         except HeadwaterError as error:
-            log.info("documents of a deleted subscription are left over until the next start: %s", error)
+            self._clear_later(partial(self._clear_deleted, life), failures + 1, error)
+
+    def _clear_later(self, clear: Callable[[int], Coroutine[Any, Any, None]], failures: int, error: Exception) -> None:
+        """Clear again after a while, for example when the disk has space; a stop leaves it to the next start."""
+        wait_s = _CLEARS.wait_s(failures)
+        log.info("documents of deleted subscriptions are deleted in %.0f s: %s", wait_s, error)
+
+        def begin() -> None:
+            if self.running:
+                self.tasks.start(clear(failures))
+
+        asyncio.get_running_loop().call_later(wait_s, begin)
 
     async def name(self, subscription: RunningSubscription, paths: tuple[str, ...]) -> None:
         """Link streams by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ from headwater.errors import (
 )
 from headwater.limits import Limits
 from headwater.log.commands import ForkRequest, WriteDocument, WriteDocuments
+from headwater.log.events import DOCUMENT_EVENTS
 from headwater.outbound import Answer
 from headwater.protocol.streams.offsets import format_offset
 from headwater.protocol.subscriptions.config import AckBody, ClaimBody
@@ -30,6 +31,8 @@ from headwater.server.subscriptions import links, subscriptions
 from headwater.server.subscriptions.records import Wakes
 from headwater.server.subscriptions.subscription import RunningSubscription
 from headwater.server.subscriptions.subscriptions import Subscriptions
+from headwater.store.contract import Commit, Done, RefusedError
+from headwater.store.memory import MemoryStore
 from tests import virtual_time
 from tests.fault.lives import LoopClock
 from tests.restores import LastingStore
@@ -353,6 +356,50 @@ def test_the_cursor_of_a_stream_that_was_deleted_before_a_crash_is_deleted(monke
             await rig.restart()
             await asyncio.sleep(1)
             assert await rig.keys() == ["cursor/*/e/2", "keys", "record/s"]
+
+    run(test())
+
+
+class RefusingStore(MemoryStore):
+    """The disk can be full for documents."""
+
+    is_full = False
+
+    def commit(self, batch: Sequence[Commit], done: Done) -> None:
+        if self.is_full and any(isinstance(event, DOCUMENT_EVENTS) for commit in batch for event in commit.record):
+            asyncio.get_running_loop().call_soon(done, RefusedError("no room"))
+        else:
+            super().commit(batch, done)
+
+
+def test_what_cannot_be_deleted_on_a_full_disk_is_deleted_when_there_is_space() -> None:
+    """The cursor of a deleted stream, and the documents of a deleted subscription."""
+    store = RefusingStore()
+
+    async def test() -> None:
+        async with Rig(Engine(store, Limits(), clock=LoopClock())) as rig:
+            for number in range(4):
+                await rig.create(f"e/{number}", b"1")
+            await rig.subscribe()
+            await rig.subscribe(name="other")
+            other = rig.service.find("other").record.life
+            with pytest.MonkeyPatch.context() as patching:
+                clear = rig.service._clear
+
+                async def clear_on_a_full_disk(life: str) -> None:
+                    store.is_full = True
+                    await clear(life)
+
+                patching.setattr(rig.service, "_clear", clear_on_a_full_disk)
+                await rig.service.delete("other")
+                await asyncio.sleep(0.1)
+            await rig.delete("e/1")
+            await asyncio.sleep(10)
+            assert "cursor/*/e/1" in await rig.keys()
+            assert f"cursor/{other}/e/0" in await rig.keys()
+            store.is_full = False
+            await asyncio.sleep(limits.WEBHOOK_RETRY_MAX_S)
+            assert await rig.keys() == ["cursor/*/e/0", "cursor/*/e/2", "cursor/*/e/3", "keys", "record/s"]
 
     run(test())
 
