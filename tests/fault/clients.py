@@ -181,7 +181,7 @@ class Clients:
             known = KnownStream(path, self._world.next_generation())
             command = await self._creation(known)
             source = self._world.streams.get(command.fork.source) if command.fork is not None else None
-            self._world.uncertain.add(path)
+            self._world.uncertain[path] = command.now_ms
             try:
                 # Finding the row at which a fork begins reads its source.
                 with self.using(source) if source is not None and source.is_table else contextlib.nullcontext():
@@ -189,11 +189,11 @@ class Clients:
             except UnknownOutcomeError:
                 return
             except HeadwaterError as error:
-                self._world.uncertain.discard(path)
+                self._world.uncertain.pop(path, None)
                 if source is not None and isinstance(error, StreamNotFoundError | SourceGoneError):
                     self._world.lose(source, self._engine.now_ms())
                 return
-            self._world.uncertain.discard(path)
+            self._world.uncertain.pop(path, None)
             await self._created(known, command, reply)
 
         await self._change("create", path, create)
@@ -233,6 +233,7 @@ class Clients:
         if reply.existed or (before is not None and before.must_exist(command.now_ms)):
             raise BrokenPromiseError(f"{known.path} was created although it exists")
         self._world.expired.pop(known.path, None)
+        self._world.unseen.pop(known.path, None)
         self._world.streams[known.path] = known
         if reply.tail is not None:
             known.id = reply.tail.id

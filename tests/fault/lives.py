@@ -359,14 +359,16 @@ class History:
         try:
             found = await engine.info(path)
         except ABSENT:
+            self.world.note_absent(path, engine.now_ms())
             return known
         if known is not None and known.id in (None, found.id):
             return known
         expired = self.world.expired.get(path)
         if known is None and expired is not None and expired.id == found.id:
             streams[path] = self.world.expired.pop(path)  # `look` checks whether the clock was set back
-        elif path in self.world.uncertain and (known is None or not known.must_exist(self.world.latest_ms)):
+        elif self.world.may_exist(found) and (known is None or not known.must_exist(self.world.latest_ms)):
             streams[path] = KnownStream(path, self.world.next_generation(), may_be_closed=True)
+            self.world.unseen.pop(path, None)
         else:
             raise BrokenPromiseError(f"{path} exists again after its deletion")
         return streams[path]

@@ -6,7 +6,9 @@ import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from headwater.engine.messages import VisibleStream
 from headwater.protocol.tables.paths import log_path
 from tests.fault.oracle import BrokenPromiseError, JointWrite, KnownDocument, KnownStream, Names
 from tests.fault.sim_disk import SimDisk
@@ -27,6 +29,19 @@ class Writer:
     unacknowledged: int | None = None
 
 
+class Unseen(NamedTuple):
+    """A stream whose creation had no reply, and which was not there after the crash. It may have been created, and may
+    have expired without a durable deletion. Then it exists again if the clock is set back."""
+
+    asked_ms: int
+    until_ms: int  # the latest time of its creation
+    absent_ms: int
+
+    def may_be(self, stream: VisibleStream) -> bool:
+        is_expired = stream.deadline_ms is not None and stream.deadline_ms <= self.absent_ms
+        return is_expired and self.asked_ms <= stream.created_ms <= self.until_ms
+
+
 class World:
     """The knowledge of all clients, across the lives of the server."""
 
@@ -41,7 +56,8 @@ class World:
         self.names = Names()
         self.streams: dict[str, KnownStream] = {}
         self.expired: dict[str, KnownStream] = {}  # not found since; may exist again if the clock is set back
-        self.uncertain: set[str] = set()  # paths with a create or delete in progress at a crash
+        self.uncertain: dict[str, int] = {}  # paths with a create in progress at a crash, and when it was asked for
+        self.unseen: dict[str, list[Unseen]] = {}  # by path: what such creates may have made
         self.requests: Counter[str] = Counter()  # in progress, by path
         self.documents = {key: KnownDocument(key) for key in KEYS}
         self.joint: list[JointWrite] = []
@@ -72,6 +88,15 @@ class World:
         current = self.streams.get(known.path)
         if current is not None and current.life is not None:
             current.life.used_ms = max(current.life.used_ms, self.latest_ms, now_ms)
+
+    def note_absent(self, path: str, now_ms: int) -> None:
+        """There is no stream at a path at the start of a life."""
+        if path in self.uncertain:
+            self.unseen.setdefault(path, []).append(Unseen(self.uncertain[path], self.latest_ms, now_ms))
+
+    def may_exist(self, stream: VisibleStream) -> bool:
+        """Whether a stream that no client knows may have been created at its path."""
+        return stream.path in self.uncertain or any(one.may_be(stream) for one in self.unseen.get(stream.path, ()))
 
     def has_expired(self, known: KnownStream, now_ms: int) -> bool:
         """Whether a stream certainly has expired, and no request in progress may renew it."""
