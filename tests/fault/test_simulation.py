@@ -156,7 +156,7 @@ def spy_on(monkeypatch: pytest.MonkeyPatch, functions: list[tuple[Any, str]]) ->
 
 def test_the_seeds_reach_the_rare_cases_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = spy_on(monkeypatch, REACHED_BY_SUBSCRIPTIONS)
-    for seed in range(12):
+    for seed in range(16):
         subscribed(seed).run()
     assert seen == {name for _, name in REACHED_BY_SUBSCRIPTIONS}
 

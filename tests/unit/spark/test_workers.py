@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,13 @@ def main(infile, outfile):
 """
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory in whose files sockets can be: their paths have at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="w", dir="/tmp") as directory:
+        yield Path(directory)
+
+
 def has_ended(process_id: int) -> bool:
     try:
         os.kill(process_id, 0)
@@ -35,13 +44,13 @@ def has_ended(process_id: int) -> bool:
 
 
 @pytest.mark.parametrize("is_quiet", [True, False])
-def test_an_idle_worker_ends_without_a_traceback(is_quiet: bool, tmp_path: Path) -> None:
+def test_an_idle_worker_ends_without_a_traceback(is_quiet: bool, short_path: Path) -> None:
     """PySpark alone shows that the test would notice one."""
-    (tmp_path / "pyspark_worker_of_test.py").write_text(WORKER.format(is_quiet=is_quiet))
+    (short_path / "pyspark_worker_of_test.py").write_text(WORKER.format(is_quiet=is_quiet))
     settings = {
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(short_path), *sys.path]),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short_path),
         "SPARK_REUSE_WORKER": "1",
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
     }
