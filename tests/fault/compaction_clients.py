@@ -437,8 +437,6 @@ class CompactionClients:
             return
         seqnos = []
         while position < table.tail:
-            if self._engine.loaded(known.path) is None:
-                await self._engine.info(known.path)
             read = await self._engine.read_more(
                 ReadMore(table.id, position, table.tail, self._random.choice([1, 200, 3000]))
             )

@@ -26,6 +26,12 @@ class Loader:
             if not await self._load_stream(path):
                 return
 
+    async def load_id(self, stream_id: int) -> None:
+        """Load a stream by its id, if it exists."""
+        while self._catalogue.visible_by_id(stream_id) is None:
+            if not await self._load_stream(stream_id):
+                return
+
     async def load_for(self, command: Command) -> None:
         """Load all states that are needed to decide a command. When this returns, all of them are in memory."""
         catalogue = self._catalogue

@@ -173,7 +173,9 @@ class DurableReader:
         return stream.names.resolve(stream.tail, offset, self._catalogue.timeline, stream.first, until)
 
     async def read_more(self, message: ReadMore) -> ReadReply:
+        await self._loader.load_id(message.stream_id)  # it may have been evicted since the last piece
         stream = self._live.followed(message.stream_id)
+        stream.used = True
         if self._freshness is not None:
             await self._freshness.recheck(stream)
         return await self._read_from(stream, message.start, message.until, message.bytes_max)

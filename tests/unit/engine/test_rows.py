@@ -10,6 +10,7 @@ import pytest
 
 from headwater.engine import Engine
 from headwater.engine.messages import FindRow, Read, ReadMore
+from headwater.errors import StreamNotFoundError
 from headwater.limits import ROW_PROBE_BYTES
 from headwater.log.commands import Append, Create, Delete, ForkRequest
 from headwater.log.content import ContentKind
@@ -164,6 +165,24 @@ def test_a_table_that_is_evicted_during_a_search_is_loaded_again() -> None:
         assert read.data[found.start.skip :].startswith(b"4\t")
 
     with_engine(body, store)
+
+
+def test_a_table_that_is_evicted_between_pieces_is_loaded_again() -> None:
+    async def body(engine: Engine) -> None:
+        await filled(engine, ContentKind.ROWS, [[b"+\tk\tr\n"]] * 5)
+        table = await engine.info("t")
+        position, data = 0, b""
+        while position < table.tail:
+            for _ in range(2):  # the first call finds that it was used
+                await engine._catalogue.evict(0, 0)
+            read = await engine.read_more(ReadMore(table.id, position, bytes_max=1))
+            position, data = read.next, data + read.data
+        assert [seqno_of(row) for row in data.splitlines()] == [1, 2, 3, 4, 5]
+        await engine.execute(Delete("t", engine.now_ms()))
+        with pytest.raises(StreamNotFoundError):
+            await engine.read_more(ReadMore(table.id, 0))
+
+    with_engine(body)
 
 
 def test_a_table_that_is_created_again_during_a_search_is_searched_again() -> None:
