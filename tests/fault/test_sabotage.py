@@ -218,7 +218,10 @@ def test_loads_that_miss_a_deletion_are_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_loads_that_miss_a_fold_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EmbeddedStore, "_ask_current_index", EmbeddedStore._ask_index)
+    async def ask(self: EmbeddedStore, question: Any, query: Any = None) -> Any:
+        return await (query or self._ask_index)(question)
+
+    monkeypatch.setattr(EmbeddedStore, "_ask_current_index", ask)
     assert caught()
 
 
