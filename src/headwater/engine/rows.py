@@ -144,7 +144,7 @@ class Rows:
         for first, end in spans:
             reply = await self._counted_back(stream, first, end, count)
             if isinstance(reply, RowReply):
-                return reply
+                return RowReply(table, reply.start, reply.since_id)  # without rows that were appended meanwhile
             count = reply
             begin = first if first < end else begin
         return RowReply(table, RowPosition(begin), 0 if begin < 0 else table.trimmed_seqno)

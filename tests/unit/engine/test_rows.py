@@ -167,6 +167,24 @@ def test_a_table_that_is_evicted_during_a_search_is_loaded_again() -> None:
     with_engine(body, store)
 
 
+def test_the_last_rows_of_a_mirror_end_where_they_were_counted_from() -> None:
+    store = SlowReads()
+
+    async def body(engine: Engine) -> None:
+        rows = [b"%d\tt\t+\tk\tr\n" % (3 * number) for number in range(1, 10)]
+        await filled(engine, ContentKind.MIRROR, [rows[:8]])
+
+        async def grow() -> None:
+            store.meanwhile = None
+            await engine.execute(Append("t", engine.now_ms(), rows[8], TYPE))
+
+        store.meanwhile = grow
+        reply = await engine.find_row(FindRow("t", -2))
+        assert (reply.since_id, reply.table.last_seqno) == (20, 24)
+
+    with_engine(body, store)
+
+
 def test_a_table_that_is_evicted_between_pieces_is_loaded_again() -> None:
     async def body(engine: Engine) -> None:
         await filled(engine, ContentKind.ROWS, [[b"+\tk\tr\n"]] * 5)
