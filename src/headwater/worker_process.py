@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class WorkerProcess:
                     *self._command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
-                    preexec_fn=os.setpgrp,  # one system call; uvloop has no `process_group`
+                    **_own_group(),
                 )
             except OSError as error:  # no file descriptor, process or memory
                 raise WorkerUnavailableError(f"its process could not be started: {error}") from error
@@ -98,6 +98,13 @@ class WorkerProcess:
                 await process.wait()
         except TimeoutError:  # the task can be repeated
             await _killed(process)
+
+
+def _own_group() -> dict[str, Any]:
+    """How to start a process in a group of its own."""
+    if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        return {"process_group": 0}
+    return {"preexec_fn": os.setpgrp}  # uvloop does not know the other; it is one system call
 
 
 async def _killed(process: asyncio.subprocess.Process) -> int:
