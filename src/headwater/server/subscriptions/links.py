@@ -42,6 +42,11 @@ class Link(NamedTuple):
         return max(self.position, self.stream.first)
 
     @property
+    def has_earlier_cursor(self) -> bool:
+        """Whether the cursor is of an earlier stream at the path."""
+        return self.stream is not None and self.cursor is not None and not is_cursor_of(self.stream, self.cursor)
+
+    @property
     def lag_bytes(self) -> int:
         """How much there is to read. What was trimmed before it was read does not count."""
         return 0 if self.stream is None else self.stream.size(self.start, self.stream.tail)
@@ -177,7 +182,8 @@ class Links:
             return None
 
     async def after(self, after: str, unlinked: set[str] | None = None) -> AsyncIterator[Link]:
-        """All links after a path, in order. Paths that have a cursor but no link are added to `unlinked`."""
+        """All links after a path, in order. Paths that have a cursor but no link, or the cursor of an earlier stream,
+        are added to `unlinked`."""
         if self.pattern is None:
             async for path in in_turns(self.members[bisect_right(self.members, after) :], SUBSCRIPTIONS_PER_TURN):
                 yield await self.find(path)
@@ -187,7 +193,7 @@ class Links:
             page = await self._engine.page(self.pattern.prefix, begin, LIST_PAGE_MAX)
             links, cursors = await self._between(begin, page.next_after, page.streams)
             if unlinked is not None:
-                unlinked.update(cursors.keys() - {link.path for link in links})
+                unlinked.update(cursors.keys() - {link.path for link in links if not link.has_earlier_cursor})
             for link in links:
                 yield link
             begin = page.next_after

@@ -339,7 +339,10 @@ def test_nothing_is_left_of_a_subscription_that_was_deleted_before_a_crash(monke
     run(test())
 
 
-def test_the_cursor_of_a_stream_that_was_deleted_before_a_crash_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_the_cursor_of_a_stream_that_was_deleted_before_a_crash_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, is_made_again: bool
+) -> None:
     async def interrupted(self: RunningSubscription, path: str) -> None:
         """The server is killed."""
 
@@ -353,6 +356,8 @@ def test_the_cursor_of_a_stream_that_was_deleted_before_a_crash_is_deleted(monke
                 await rig.delete("e/1")
                 await asyncio.sleep(1)
             assert await rig.keys() == ["cursor/*/e/1", "cursor/*/e/2", "keys", "record/s"]
+            if is_made_again:
+                await rig.create("e/1")
             await rig.restart()
             await asyncio.sleep(1)
             assert await rig.keys() == ["cursor/*/e/2", "keys", "record/s"]
