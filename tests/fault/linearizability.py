@@ -225,20 +225,22 @@ class _Search:
             events.append((operation.sent_s, 0, index))
             if operation.answer is not None:
                 events.append((operation.returned_s, 1, index))
-        found: set[tuple[State, frozenset[int]]] = {(State(), frozenset())}
+        candidates: set[tuple[State, frozenset[int]]] = {(State(), frozenset())}
         for _, is_return, index in sorted(events):
             if not is_return:
                 self._pending.add(index)
-                found = {self._settled(*one, (index,)) for one in found}
+                candidates = {self._settled(*one, (index,)) for one in candidates}
                 continue
-            before, found = found, self._after_return(found, index)
-            if not found:
+            before, candidates = candidates, self._after_return(candidates, index)
+            if not candidates:
                 raise NotLinearizableError(self._report(before, index))
             self._pending.discard(index)
 
-    def _after_return(self, found: set[tuple[State, frozenset[int]]], index: int) -> set[tuple[State, frozenset[int]]]:
+    def _after_return(
+        self, candidates: set[tuple[State, frozenset[int]]], index: int
+    ) -> set[tuple[State, frozenset[int]]]:
         """All that is possible once this request has been executed."""
-        results, seen, stack = set(), set(found), list(found)
+        results, seen, stack = set(), set(candidates), list(candidates)
         while stack:
             state, done = stack.pop()
             if index in done:
@@ -306,8 +308,8 @@ class _Search:
             return None
         return state
 
-    def _report(self, found: set[tuple[State, frozenset[int]]], index: int) -> str:
-        states = sorted({str(state) for state, _ in found})[:3]
+    def _report(self, candidates: set[tuple[State, frozenset[int]]], index: int) -> str:
+        states = sorted({str(state) for state, _ in candidates})[:3]
         pending = [str(self._history[other]) for other in sorted(self._pending - {index})][:20]
         before = [
             str(one)

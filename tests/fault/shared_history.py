@@ -89,8 +89,8 @@ class StateHistory:
 
     def _note_data(self, stream_id: int, start: int, data: bytes, *, closes: bool) -> None:
         self.contents[stream_id] += data
-        for found in NUMBER.finditer(data):
-            number = int(found[1])
+        for match in NUMBER.finditer(data):
+            number = int(match[1])
             before = self.messages.get(number)
             if before is not None and before.id == stream_id:  # a retry may meet another stream at the path
                 raise BrokenPromiseError(f"message {number} is stored twice")

@@ -428,14 +428,17 @@ class SimSharedStore:
 
     # What several servers need
 
+    def wall_s(self) -> float:
+        raise NotImplementedError("the engines of the simulation have clocks of their own")
+
     async def changed(self, known: Expects) -> dict[Key, int]:
-        asked = dict(known)
+        newest = dict(known)
         versions = self._database.version
-        return await self._ask(lambda: {key: versions(key) for key in asked if versions(key) != asked[key]})
+        return await self._ask(lambda: {key: versions(key) for key in newest if versions(key) != newest[key]})
 
     async def locked(self, keys: Collection[Key]) -> dict[Key, StreamState | Document | None]:
-        asked = list(keys)
-        return await self._ask(lambda: self._database.lock(self._server, asked), asked)
+        names = list(keys)
+        return await self._ask(lambda: self._database.lock(self._server, names), names)
 
     async def reserve_id(self) -> int:
         return await self._ask(self._database.reserve_id)

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import psycopg
 import pytest
@@ -21,7 +20,7 @@ from headwater.log.commands import Append, Command, Create, Reply, WriteDocument
 from headwater.log.offsets import Offset
 from headwater.store.postgres.opening import open_store
 from tests.postgres import postgres
-from tests.waiting import wait_until_async
+from tests.waiting import wait_until, wait_until_async
 
 
 @dataclass
@@ -35,23 +34,35 @@ class Replaced:
 
     def copy(self) -> None:
         """Keep the database as it is now."""
-        with _alone(self.url) as (connection, name):
-            connection.execute(f"CREATE DATABASE {name}_then TEMPLATE {name}")
+        with _alone(self.url) as (execute, name):
+            execute(f"CREATE DATABASE {name}_then TEMPLATE {name}")
 
     def replace(self) -> None:
         """Let the copy take the place of the database."""
-        with _alone(self.url) as (connection, name):
-            connection.execute(f"ALTER DATABASE {name} RENAME TO {name}_lost")
-            connection.execute(f"ALTER DATABASE {name}_then RENAME TO {name}")
+        with _alone(self.url) as (execute, name):
+            execute(f"ALTER DATABASE {name} RENAME TO {name}_lost")
+            execute(f"ALTER DATABASE {name}_then RENAME TO {name}")
 
 
 @contextlib.contextmanager
-def _alone(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+def _alone(url: str) -> Iterator[tuple[Callable[[str], bool], str]]:
+    """Nobody else uses the database meanwhile. Statements are repeated, because PostgreSQL lists a session only after it
+    has let it in: one that was about to connect is not among those that are ended first."""
     name = url.rpartition("/")[2]
     with psycopg.connect(postgres().url("postgres"), autocommit=True) as connection:
+
+        def executed(statement: str) -> bool:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
+            try:
+                connection.execute(statement)
+            except psycopg.errors.ObjectInUse:
+                return False
+            return True
+
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", (name,))
-        yield connection, name
+        yield lambda statement: wait_until(lambda: executed(statement), statement), name
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 

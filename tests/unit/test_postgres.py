@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -29,3 +31,13 @@ def test_a_killed_server_starts_again_with_what_was_committed(version: int) -> N
         server.start()
         with psycopg.connect(url) as connection:
             assert connection.execute("SELECT number FROM kept").fetchone() == (1,)
+
+
+@pytest.mark.slow
+def test_a_server_outlives_the_thread_that_has_asked_for_it() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        server = threads.submit(postgres.__wrapped__).result()
+    try:
+        assert server.new_database()
+    finally:
+        server.remove()

@@ -93,7 +93,10 @@ class Engine:
         that share a store, one does."""
         self._usage = usage = Usage(Prefixes(())) if usage is None else usage
         self.limits = limits = limits or Limits()
-        self._clock = clock or SteadyClock(store.latest)
+        among = shared(store)
+        self._clock = clock or (
+            SteadyClock(store.latest) if among is None else SteadyClock(store.latest, wall=among.wall_s)
+        )
         self.now_ms = self._clock.now_ms
         self._store = store
         self._catalogue = catalogue = Catalogue()
@@ -134,7 +137,7 @@ class Engine:
         self._housekeeping = Housekeeping(
             store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due, may_sweep
         )
-        self._watcher = self._watched(shared(store))
+        self._watcher = self._watched(among)
         self._giving_up: asyncio.TimerHandle | None = None
 
     def _watched(self, store: SharedStore | None) -> Watcher | None:

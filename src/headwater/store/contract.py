@@ -259,6 +259,9 @@ class SharedStore(Store, Protocol):
     `Store.next_id` and `Store.latest` are unused: ids come from `reserve_id`. `streams` may be approximate.
     """
 
+    def wall_s(self) -> float:
+        """The wall clock that counts for all servers, in seconds since 1970."""
+
     async def changed(self, known: Expects) -> dict[Key, int]:
         """Of these, the ones that have another version now, with it. The version 0: it does not exist."""
 

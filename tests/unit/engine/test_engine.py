@@ -366,8 +366,8 @@ def test_reads_cross_forks_and_stay_bounded() -> None:
         fork = (await engine.info("f")).id
 
         async def read(start: int, bytes_max: int, until: int | None = None) -> tuple[bytes, int]:
-            found = await engine.read_more(ReadMore(fork, start, until, bytes_max))
-            return found.data, found.next
+            reply = await engine.read_more(ReadMore(fork, start, until, bytes_max))
+            return reply.data, reply.next
 
         assert await read(0, 1000) == (b"aaaabbbbcc", 10)
         assert await read(0, 5) == (b"aaaa", 4)
@@ -427,14 +427,14 @@ def test_records_have_the_times_of_their_appends_which_never_decrease() -> None:
         clock.ms += 6000
         await engine.execute(append(engine, "f", b"ee"))
         times = [(2, start), (5, start + 1000), (6, start + 1000), (7, start + 1000), (9, start + 2000)]
-        found = await engine.records(FindRecords("f", limit=10))
-        assert list(found.records) == times
-        offset = found.stream.offset(2)
+        reply = await engine.records(FindRecords("f", limit=10))
+        assert list(reply.records) == times
+        offset = reply.stream.offset(2)
         assert list((await engine.records(FindRecords("f", offset, limit=2))).records) == times[1:3]
         for at_ms, begins in ((0, 0), (start + 1, 2), (start + 1000, 2), (start + 1001, 7), (start + 2001, 9)):
             assert (await engine.records(FindRecords("f", at_ms=at_ms, limit=1))).start == begins
         with pytest.raises(InvalidOffsetError):
-            await engine.records(FindRecords("f", found.stream.offset(3), limit=1))
+            await engine.records(FindRecords("f", reply.stream.offset(3), limit=1))
 
     with_engine(body, clock=clock)
 
@@ -445,9 +445,9 @@ def test_splits_fall_on_boundaries() -> None:
         for number in range(10):
             await engine.execute(append(engine, "a", b"x" * (number + 1)))
         ends = [number * (number + 1) // 2 for number in range(11)]
-        found = await engine.splits(FindSplits("a", parts=4, limit=100))
-        assert set(found.splits) < set(ends)
-        assert len(found.splits) == 3
+        splits = await engine.splits(FindSplits("a", parts=4, limit=100))
+        assert set(splits.splits) < set(ends)
+        assert len(splits.splits) == 3
         stepped = await engine.splits(FindSplits("a", step_bytes=7, limit=100))
         assert all(two - one <= 10 for one, two in itertools.pairwise((0, *stepped.splits, 55)))
 
@@ -632,19 +632,19 @@ def test_an_append_to_an_incarnation_does_not_reach_the_next_one() -> None:
         store.release()
         tail = (await creating).tail
         assert tail is not None
-        asked = []
+        requests = []
         for command in (
             Delete("a", engine.now_ms()),
             create(engine, "a", body=b"other"),
             append(engine, "a", b"late", stream_id=tail.id),
         ):
-            asked.append(asyncio.ensure_future(engine.execute(command)))
+            requests.append(asyncio.ensure_future(engine.execute(command)))
             await turn()
-        assert not any(future.done() for future in asked)  # no reply before the states are durable
+        assert not any(future.done() for future in requests)  # no reply before the states are durable
         while store.held:
             store.release()
             await turn()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         assert isinstance(answers[2], StreamGoneError)
         assert (await engine.read(Read("a", bytes_max=100))).data == b"other"
 
@@ -928,10 +928,10 @@ def test_streams_that_are_not_durable_yet_count() -> None:
     store = SlowStore()
 
     async def body(engine: Engine) -> None:
-        asked = [asyncio.ensure_future(engine.execute(create(engine, path))) for path in ("a", "b", "c")]
+        tasks = [asyncio.ensure_future(engine.execute(create(engine, path))) for path in ("a", "b", "c")]
         await until_held(store)
         store.release()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(answer) for answer in answers] == [Reply, Reply, TooManyStreamsError]
 
     with_engine(body, store, limits=Limits(streams_max=2))

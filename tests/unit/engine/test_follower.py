@@ -62,28 +62,28 @@ class FakeEngine:
         if subscriber in self.subscribers:
             self.subscribers.remove(subscriber)
 
-    async def read_more(self, asked: ReadMore) -> ReadReply:
+    async def read_more(self, request: ReadMore) -> ReadReply:
         assert not self.reads, "two reads at a time"
         assert self.ready(), "a read for a consumer that is not ready"
-        assert asked.bytes_max == READ_BYTES_MAX
+        assert request.bytes_max == READ_BYTES_MAX
         answer: asyncio.Future[ReadReply] = asyncio.get_running_loop().create_future()
-        self.reads.append((asked, answer))
+        self.reads.append((request, answer))
         try:
             return await answer
         finally:
             self.reads.clear()
 
-    def reply(self, asked: ReadMore, stream: VisibleStream) -> ReadReply:
-        end = min(stream.tail, asked.start + asked.bytes_max)
-        end = max(asked.start, end if asked.until is None else min(end, asked.until))
-        return ReadReply(stream, asked.start, end, asked.until, self.content[asked.start : end])
+    def reply(self, request: ReadMore, stream: VisibleStream) -> ReadReply:
+        end = min(stream.tail, request.start + request.bytes_max)
+        end = max(request.start, end if request.until is None else min(end, request.until))
+        return ReadReply(stream, request.start, end, request.until, self.content[request.start : end])
 
     async def answer(self, outcome: Exception | None = None) -> None:
         """Answer the read in progress."""
         await turns()
-        ((asked, answer),) = self.reads
+        ((request, answer),) = self.reads
         if outcome is None:
-            answer.set_result(self.reply(asked, self.info))
+            answer.set_result(self.reply(request, self.info))
         else:
             answer.set_exception(outcome)
         await turns()
@@ -336,8 +336,8 @@ def test_every_answer_to_a_read(answer: str) -> None:
         act(rig)
         await rig.engine.answer(error)
         assert (rig.follower.state, rig.consumer.data) == (state, data)
-        told = [type(reason) if type(reason) is InternalError else reason for reason in rig.consumer.reasons]
-        assert told == reasons
+        kinds = [type(reason) if type(reason) is InternalError else reason for reason in rig.consumer.reasons]
+        assert kinds == reasons
         assert len(rig.engine.reads) == (state is READING)
         assert bool(rig.engine.subscribers) == (state is not ENDED)
         rig.follower.close()
@@ -511,10 +511,10 @@ class Life:
     def answer(self) -> None:
         """Answer with the stream as it was when it was asked for, if it was noted then."""
         if self.engine.reads and not self.engine.reads[0][1].done():
-            asked, answer = self.engine.reads[0]
+            request, answer = self.engine.reads[0]
             stream = self.engine.info if self.seen is None else self.seen
             self.seen = None
-            answer.set_result(self.engine.reply(asked, stream))
+            answer.set_result(self.engine.reply(request, stream))
 
     async def step(self, name: str, number: int) -> None:
         consumer = self.consumer

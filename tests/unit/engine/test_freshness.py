@@ -151,9 +151,9 @@ def test_a_stream_that_others_have_deleted_is_dropped_and_its_readers_end() -> N
         assert stream.deleted is StreamNotFoundError
         assert reader.reasons == [Ended.DELETED]
         assert server.catalogue.visible("a") is None
-        asked = len(server.others.asked)
+        request_count = len(server.others.asked)
         await server.freshness.recheck(stream)
-        assert len(server.others.asked) == asked
+        assert len(server.others.asked) == request_count
 
     run(main())
 
@@ -255,9 +255,9 @@ def test_a_document_that_others_have_written_is_read_again() -> None:
         assert await server.freshness.document("d") is None
         server.others.stored_documents["d"] = new = Document("d", b"1")
         assert await server.freshness.document("d") == new
-        asked = len(server.others.asked)
+        request_count = len(server.others.asked)
         assert await server.freshness.document("d") == new
-        assert server.others.asked[asked:] == [("changed", {DocumentKey("d"): version_of(new)})]
+        assert server.others.asked[request_count:] == [("changed", {DocumentKey("d"): version_of(new)})]
 
     run(main())
 

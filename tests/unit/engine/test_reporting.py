@@ -110,8 +110,8 @@ def test_concurrent_requests_share_a_sample() -> None:
         await sampler.busiest(1, by_size=False)
         now_s = 1.0
         await append(engine, "a")
-        found = await asyncio.gather(*[sampler.busiest(1, by_size=False) for _ in range(10)])
-        assert {answer.over_s for answer in found} == {1.0}
-        assert {answer.streams[0].appends_per_s for answer in found} == {1.0}
+        reports = await asyncio.gather(*[sampler.busiest(1, by_size=False) for _ in range(10)])
+        assert {answer.over_s for answer in reports} == {1.0}
+        assert {answer.streams[0].appends_per_s for answer in reports} == {1.0}
 
     run(work)

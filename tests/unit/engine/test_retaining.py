@@ -132,7 +132,10 @@ def test_messages_of_a_json_stream_are_counted_and_records_stay_whole() -> None:
         reply = await engine.retain("a", (("messages", None),))
         assert reply.retention is None
         await engine.execute(Append("a", engine.now_ms(), b"[12,13,14,15]", "application/json"))
-        await asyncio.sleep(1)
+        await engine.execute(create(engine, "later", retention=Retention(bytes=1)))
+        for body in (b"old", b"new"):
+            await engine.execute(append(engine, "later", body))
+        await wait_for_async(lambda: content(engine, "later"), b"new")  # a sweep has passed
         assert (await content(engine, "a")).startswith(b"7,")
 
     with_engine(body, limits=FAST, run=asyncio.run)

@@ -50,12 +50,12 @@ async def rows_after(engine: Engine, since_id: int, path: str = "t") -> list[byt
 
 
 def batches_of(rows: list[bytes], sizes: random.Random, most: int) -> list[list[bytes]]:
-    found = []
+    batches = []
     while rows:
         count = sizes.randint(1, most)
-        found.append(rows[:count])
+        batches.append(rows[:count])
         rows = rows[count:]
-    return found
+    return batches
 
 
 @pytest.mark.parametrize("most", [1, 7, 400])
@@ -122,8 +122,8 @@ def test_rows_of_forks_that_leave_within_a_record(cut: int) -> None:
     async def body(engine: Engine) -> None:
         batch = [b"+\tk%d\t%b\n" % (n, b"r" * 30) for n in range(4)]
         await filled(engine, ContentKind.ROWS, [batch, batch])
-        found = await engine.find_row(FindRow("t", cut))
-        fork = ForkRequest("t", found.table.offset(found.start.record), found.start.skip, last_seqno=cut)
+        position = await engine.find_row(FindRow("t", cut))
+        fork = ForkRequest("t", position.table.offset(position.start.record), position.start.skip, last_seqno=cut)
         await engine.execute(Create(path="f", now_ms=engine.now_ms(), kind=ContentKind.ROWS, fork=fork))
         for _ in range(3):
             await engine.execute(Append("f", engine.now_ms(), b"".join(batch), TYPE))
@@ -159,10 +159,10 @@ def test_a_table_that_is_evicted_during_a_search_is_loaded_again() -> None:
                 await engine._catalogue.evict(0, 0)
 
         store.meanwhile = evict
-        found = await engine.find_row(FindRow("t", 3))
+        row = await engine.find_row(FindRow("t", 3))
         store.meanwhile = None
-        read = await engine.read_more(ReadMore(found.table.id, found.start.record, bytes_max=1 << 20))
-        assert read.data[found.start.skip :].startswith(b"4\t")
+        read = await engine.read_more(ReadMore(row.table.id, row.start.record, bytes_max=1 << 20))
+        assert read.data[row.start.skip :].startswith(b"4\t")
 
     with_engine(body, store)
 

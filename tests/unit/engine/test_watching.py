@@ -84,12 +84,12 @@ def test_only_streams_with_live_readers_are_looked_at_when_something_is_told() -
         live, other = (loaded(server.catalogue, stream_state(key, f"{key}")) for key in (1, 2))
         reader = watched(live)
         await server.watcher.start()
-        asked = len(server.others.asked)
+        request_count = len(server.others.asked)
         server.others.told([Moved(key, f"{key}", 2) for key in (1, 1, 2, 3)])
         await turns()
         assert reader.tails == [1]
         assert other.tail == 0
-        assert server.others.asked[asked:] == [("changed", {1: 1}), ("load_id", 1)]
+        assert server.others.asked[request_count:] == [("changed", {1: 1}), ("load_id", 1)]
         await server.watcher.stop()
 
     run(main())
@@ -141,9 +141,9 @@ def test_each_second_the_streams_with_live_readers_are_compared_in_one_query() -
         await asyncio.sleep(POLL_S)
         assert [reader.tails for reader in readers] == [[], [4]]
         await server.watcher.stop()
-        asked = len(server.others.asked)
+        request_count = len(server.others.asked)
         await asyncio.sleep(3 * POLL_S)
-        assert len(server.others.asked) == asked
+        assert len(server.others.asked) == request_count
 
     run(main())
 
@@ -214,9 +214,9 @@ def test_another_failure_of_a_poll_is_logged_and_the_next_one_comes(caplog: pyte
         server.watched = fail  # type: ignore[method-assign]
         await asyncio.sleep(POLL_S * 2.5)
         del server.watched
-        asked = len(server.others.asked)
+        request_count = len(server.others.asked)
         await asyncio.sleep(POLL_S)
-        assert len(server.others.asked) > asked
+        assert len(server.others.asked) > request_count
         await server.watcher.stop()
 
     run(main())

@@ -46,15 +46,13 @@ class ByteaArray(EncodedArray):
 def ints(values: Sequence[int]) -> IntArray:
     if not values:
         return _NO_INTS
-    pairs = [part for value in values for part in (4, value)]
-    return IntArray(_numbers("ii", len(values)).pack(1, 0, _INT4, len(values), 1, *pairs))
+    return IntArray(_numbers("ii", len(values)).pack(1, 0, _INT4, len(values), 1, *_with_sizes(values, 4)))
 
 
 def bigints(values: Sequence[int]) -> BigintArray:
     if not values:
         return _NO_BIGINTS
-    pairs = [part for value in values for part in (8, value)]
-    return BigintArray(_numbers("iq", len(values)).pack(1, 0, _INT8, len(values), 1, *pairs))
+    return BigintArray(_numbers("iq", len(values)).pack(1, 0, _INT8, len(values), 1, *_with_sizes(values, 8)))
 
 
 def byteas(values: Sequence[bytes]) -> ByteaArray:
@@ -64,6 +62,20 @@ def byteas(values: Sequence[bytes]) -> ByteaArray:
     for value in values:
         parts += (_LENGTH(len(value)), value)
     return ByteaArray(b"".join(parts))
+
+
+def decode_ints(data: bytes) -> list[int]:
+    """The elements of an integer[] of one dimension, none of them NULL."""
+    if len(data) == _EMPTY.size:
+        return []
+    pairs = struct.unpack_from(f">{(len(data) - _HEAD.size) // 4}i", data, _HEAD.size)
+    return list(pairs[1::2])
+
+
+def _with_sizes(values: Sequence[int], size: int) -> list[int]:
+    pairs = [size] * (2 * len(values))
+    pairs[1::2] = values
+    return pairs
 
 
 @lru_cache(maxsize=512)

@@ -1,4 +1,5 @@
-"""A batch of records as the arguments of the function `store_batch` (`schema.sql`).
+"""A batch of records as the arguments of the function `store_batch` (`schema.sql`). `appends.py` makes those of
+`store_appends`.
 
 Records that share a key (a stream, a path or a document) are a group: they are stored together or not at all. Only the
 first record of a batch that expects a key is compared with the database, because the others build on it.
@@ -6,8 +7,9 @@ first record of a batch that expects a key is compared with the database, becaus
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Sequence
-from typing import Any, NamedTuple
+import enum
+from collections.abc import Callable, KeysView, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import xxhash
 
@@ -27,7 +29,7 @@ from headwater.log.events import (
 from headwater.log.producers import ProducerTuple, hash_of, key_of
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, DocumentKey, Expects, Key, Moved, version_of
-from headwater.store.postgres.arrays import bigints, byteas, ints
+from headwater.store.postgres.arrays import EncodedArray, IntArray, bigints, byteas, ints
 from headwater.store.postgres.rows import ByteRow, cut, encode_state
 
 _FREEING = (Trimmed, Compacted, ForkReleased, SoftDeleted)
@@ -65,16 +67,32 @@ class NewBytes:
         self.times.append(at_ms)
         self.parts.append(data)
 
+    @property
+    def data(self) -> bytes:
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
     def rows(self, stream_id: int) -> list[ByteRow]:
-        data = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-        return list(cut(stream_id, self.start, self.ends, self.times, data))
+        return list(cut(stream_id, self.start, self.ends, self.times, self.data))
+
+
+LastRequests: TypeAlias = dict[tuple[int, str], tuple[ProducerTuple, int, int]]
+"""The last request of each producer to each stream, with its time and its number among the events of the stream."""
+
+
+class StoringFunction(enum.Enum):
+    """The functions of `schema.sql` that store a batch. The first four arguments are the same."""
+
+    BATCH = "store_batch"
+    APPENDS = "store_appends"
 
 
 class EncodedBatch(NamedTuple):
     """A batch that can be sent, more than once if need be."""
 
-    arguments: tuple[Any, ...]  # of `store_batch`, after the first four
-    groups: RecordGroups
+    function: StoringFunction
+    arguments: tuple[EncodedArray, ...]  # after the first four
+    record_count: int
+    group_of: Callable[[int], int]  # the group of a record
     keys: KeysView[Key]  # all that it expects or changes
     slots: frozenset[int]
     moved: list[Moved]  # what other servers are told
@@ -85,14 +103,13 @@ class EncodedBatch(NamedTuple):
     def outdated(self, groups: Sequence[int]) -> list[int]:
         """The records of some groups."""
         some = set(groups)
-        return [index for index in range(self.groups.count) if self.groups.of(index) in some]
+        return [index for index in range(self.record_count) if self.group_of(index) in some]
 
 
 class RecordGroups:
     """Which records share a key, directly or through others. The group of a record is the first of them."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
         self._parents = list(range(count))
         self.owners: dict[Key, int] = {}  # key → the first record with it
 
@@ -146,7 +163,7 @@ class _Changes:
         self.created: set[int] = set()
         self.deleted: set[int] = set()
         self.bytes: dict[int, NewBytes] = {}
-        self.producers: dict[tuple[int, str], tuple[ProducerTuple, int, int]] = {}  # with time and number of the event
+        self.producers: LastRequests = {}
         self.documents: dict[str, Document | None] = {}
         self.freeing: set[int] = set()
 
@@ -188,6 +205,7 @@ class _Changes:
 
 
 def encode_batch(batch: Sequence[Commit]) -> EncodedBatch:
+    """Encode any batch."""
     draft = _Draft(len(batch))
     for index, commit in enumerate(batch):
         draft.add(index, commit)
@@ -200,6 +218,7 @@ class _Draft:
     """A batch, record by record."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self.groups = RecordGroups(count)
         self.expectations = _Expectations()
         self.changes = _Changes()
@@ -245,6 +264,7 @@ class _Draft:
 class _Encoder:
     def __init__(self, draft: _Draft) -> None:
         groups = draft.groups
+        self._count = draft.count
         self._groups = groups
         self._expectations = draft.expectations
         self._changes = draft.changes
@@ -272,8 +292,10 @@ class _Encoder:
         moved = [Moved(one.id, one.path, one.version) for one in present]
         moved += [Moved(one, changes.streams[one].path, 0) for one in changes.deleted - gone]
         return EncodedBatch(
+            function=StoringFunction.BATCH,
             arguments=arguments,
-            groups=self._groups,
+            record_count=self._count,
+            group_of=self._groups.of,
             keys=self._groups.owners.keys(),
             slots=frozenset(slots),
             moved=moved,
@@ -282,11 +304,11 @@ class _Encoder:
             deleted=len(changes.deleted - gone),
         )
 
-    def _of_streams(self, stream_ids: Sequence[int]) -> Any:
+    def _of_streams(self, stream_ids: Sequence[int]) -> IntArray:
         group_of = self._group_of
         return ints([group_of[stream_id] for stream_id in stream_ids])
 
-    def _compared(self) -> tuple[Any, ...]:
+    def _compared(self) -> tuple[EncodedArray, ...]:
         expected, group_of = self._expectations, self._group_of
         ids = sorted(expected.streams)
         return (
@@ -301,7 +323,7 @@ class _Encoder:
             ints([group_of[one] for one in expected.documents]),
         )
 
-    def _states(self, states: list[StreamState]) -> tuple[Any, ...]:
+    def _states(self, states: list[StreamState]) -> tuple[EncodedArray, ...]:
         ids = [one.id for one in states]
         return (
             bigints(ids),
@@ -311,19 +333,19 @@ class _Encoder:
             self._of_streams(ids),
         )
 
-    def _creations(self, states: list[StreamState]) -> tuple[Any, ...]:
+    def _creations(self, states: list[StreamState]) -> tuple[EncodedArray, ...]:
         ids, versions, dues, encoded, groups = self._states(states)
         return ids, byteas([encode_name(one.path) for one in states]), versions, dues, encoded, groups
 
-    def _deletions(self, ids: list[int]) -> tuple[Any, ...]:
+    def _deletions(self, ids: list[int]) -> tuple[EncodedArray, ...]:
         paths = [encode_name(self._changes.streams[one].path) for one in ids]
         return bigints(ids), byteas(paths), self._of_streams(ids)
 
-    def _incarnations(self, ids: list[int]) -> tuple[Any, ...]:
+    def _incarnations(self, ids: list[int]) -> tuple[EncodedArray, ...]:
         slots = [slot_of(self._changes.streams[one].path) for one in ids]
         return bigints(ids), ints(slots), self._of_streams(ids)
 
-    def _bytes(self) -> tuple[Any, ...]:
+    def _bytes(self) -> tuple[EncodedArray, ...]:
         deleted = self._changes.deleted
         rows = [
             row
@@ -341,22 +363,13 @@ class _Encoder:
             self._of_streams([row.stream_id for row in rows]),
         )
 
-    def _producers(self) -> tuple[Any, ...]:
+    def _producers(self) -> tuple[EncodedArray, ...]:
         changes = self._changes
-        rows = [(*key, *value) for key, value in changes.producers.items() if key[0] not in changes.deleted]
-        before = {row[0]: changes.streams[row[0]].version - changes.events[row[0]] for row in rows}
-        return (
-            bigints([stream_id for stream_id, *_ in rows]),
-            byteas([encode_name(key) for _, key, *_ in rows]),
-            bigints([producer.epoch for _, _, producer, *_ in rows]),
-            bigints([producer.seq for _, _, producer, *_ in rows]),
-            bigints([at_ms for _, _, _, at_ms, _ in rows]),
-            bigints([before[stream_id] + number for stream_id, _, _, _, number in rows]),
-            bigints([hash_of(key) for _, key, *_ in rows]),
-            self._of_streams([stream_id for stream_id, *_ in rows]),
-        )
+        rows = {key: value for key, value in changes.producers.items() if key[0] not in changes.deleted}
+        before = {stream_id: changes.streams[stream_id].version - changes.events[stream_id] for stream_id, _ in rows}
+        return encode_producers(rows, before, self._group_of)
 
-    def _documents(self) -> tuple[Any, ...]:
+    def _documents(self) -> tuple[EncodedArray, ...]:
         group_of = self._group_of
         written = [one for one in self._changes.documents.values() if one is not None]
         removed = [key for key, one in self._changes.documents.items() if one is None]
@@ -370,7 +383,7 @@ class _Encoder:
             ints([group_of[DocumentKey(key)] for key in removed]),
         )
 
-    def _unread(self) -> tuple[Any, ...]:
+    def _unread(self) -> tuple[EncodedArray, ...]:
         changes = self._changes
         ids = sorted(changes.freeing - changes.deleted)
         ranges = [(one, low, high) for one in ids for low, high in changes.streams[one].unread]
@@ -380,6 +393,24 @@ class _Encoder:
             bigints([high for _, _, high in ranges]),
             self._of_streams([stream_id for stream_id, _, _ in ranges]),
         )
+
+
+def encode_producers(
+    requests: LastRequests, former_versions: Mapping[int, int], group_of: Mapping[Any, int]
+) -> tuple[EncodedArray, ...]:
+    """The arrays of producers, which are the same for both functions. `former_versions`: of the streams before the
+    batch."""
+    rows = [(*key, *value) for key, value in requests.items()]
+    return (
+        bigints([stream_id for stream_id, *_ in rows]),
+        byteas([encode_name(key) for _, key, *_ in rows]),
+        bigints([producer.epoch for _, _, producer, *_ in rows]),
+        bigints([producer.seq for _, _, producer, *_ in rows]),
+        bigints([at_ms for _, _, _, at_ms, _ in rows]),
+        bigints([former_versions[stream_id] + number for stream_id, _, _, _, number in rows]),
+        bigints([hash_of(key) for _, key, *_ in rows]),
+        ints([group_of[stream_id] for stream_id, *_ in rows]),
+    )
 
 
 def due_column(state: StreamState) -> int:

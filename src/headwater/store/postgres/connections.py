@@ -11,11 +11,12 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo
+from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
 from headwater import limits
@@ -23,9 +24,11 @@ from headwater.backoff import Backoff
 from headwater.errors import OptionError, UnavailableError
 from headwater.store.contract import NoMemoryError, RefusedError
 from headwater.store.postgres.arrays import register
+from headwater.store.postgres.execution import Statement, execute, prepare
 
 log = logging.getLogger("headwater.postgres")
 
+T = TypeVar("T")
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
 Arguments: TypeAlias = tuple[Any, ...] | Mapping[str, Any]
 
@@ -51,6 +54,10 @@ _SETTINGS = {
     "idle_session_timeout": "0",
     "default_transaction_isolation": "read committed",
 }
+
+# For reads. A plan is made once, because it takes longer than most of these statements. Tables grow, so indexes are
+# used however small they are now.
+_PLANS = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 
 _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 # By which SQLSTATE PostgreSQL says that a statement had no effect, because something is full.
@@ -169,11 +176,13 @@ class Pool:
         self,
         database: PostgresDatabase,
         check: Callable[[Connection], Awaitable[None]],
+        statements: Collection[Statement] = (),
         size: int = limits.POSTGRES_READERS,
     ) -> None:
-        """`check` is called with each new connection, before it is used."""
+        """`check` is called with each new connection, before it is used. `statements` are prepared on each."""
         self._database = database
         self._check = check
+        self._statements = statements
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(size)
         self._closed = False
@@ -208,10 +217,11 @@ class Pool:
                 await discard(connection)
 
     async def _open(self) -> Connection:
-        connection = await self._database.connect()
+        connection = await self._database.connect(**_PLANS)
         try:
             async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
                 await self._check(connection)
+                await prepare(connection, self._statements)
         except BaseException as error:
             await discard(connection)
             if isinstance(error, psycopg.Error | OSError | TimeoutError):
@@ -230,9 +240,22 @@ class Pool:
 
     async def fetch(self, query: str, arguments: Arguments = ()) -> list[TupleRow]:
         """The rows of a statement that changes nothing."""
+
+        async def fetch(connection: Connection) -> list[TupleRow]:
+            async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                cursor = await connection.execute(query, arguments, binary=True)
+                return await cursor.fetchall()
+
+        return await self._read(fetch)
+
+    async def execute(self, statement: Statement, arguments: Sequence[bytes]) -> PGresult:
+        """The same for one of the statements that are prepared, in the binary format."""
+        return await self._read(lambda connection: execute(connection, statement, arguments))
+
+    async def _read(self, read: Callable[[Connection], Awaitable[T]]) -> T:
         for attempt in range(2):
             try:
-                return await self._fetch(query, arguments, fresh=attempt > 0)
+                return await self._read_once(read, fresh=attempt > 0)
             except _LostError as lost:
                 if attempt:
                     raise UnavailableError(
@@ -241,12 +264,10 @@ class Pool:
                     ) from None
         raise AssertionError("unreachable")
 
-    async def _fetch(self, query: str, arguments: Arguments, *, fresh: bool) -> list[TupleRow]:
+    async def _read_once(self, read: Callable[[Connection], Awaitable[T]], *, fresh: bool) -> T:
         async with self._connection(fresh=fresh) as connection:
             try:
-                async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
-                    cursor = await connection.execute(query, arguments, binary=True)
-                    return await cursor.fetchall()
+                return await read(connection)
             except (psycopg.Error, OSError, TimeoutError) as error:
                 if is_lost(connection, error):
                     raise _LostError(text_of(error)) from error

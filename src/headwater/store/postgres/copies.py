@@ -21,10 +21,12 @@ from headwater.store.contract import Store, version_of
 from headwater.store.copying import CopiedRun, CopyError, Portion, Source, check_same, describe
 from headwater.store.postgres.arrays import bigints, byteas
 from headwater.store.postgres.batches import due_column, encode_name
+from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, text_of
 from headwater.store.postgres.identity import IDENTITY, Identity, check_settings, row_of
 from headwater.store.postgres.opening import check_format, copied_from, create_schema, opening_failure
 from headwater.store.postgres.presence import keep_servers_away
+from headwater.store.postgres.reading import READ_STATEMENTS
 from headwater.store.postgres.rows import COLUMNS, cut, encode_state
 from headwater.store.postgres.store import PostgresParts, PostgresStore
 from headwater.store.postgres.upkeep import PostgresUpkeep
@@ -228,15 +230,16 @@ async def _store_of(database: PostgresDatabase, connection: Connection) -> Postg
     async def unchecked(_: Connection) -> None:
         """Nobody else uses the database."""
 
-    identity = Identity(timeline)
+    identity, clock = Identity(timeline), DatabaseClock()
     parts = PostgresParts(
         database=database,
         server=_NO_SERVER,
-        pool=Pool(database, unchecked),
+        pool=Pool(database, unchecked, READ_STATEMENTS),
         writer=PostgresWriter(database, _NO_SERVER, identity),
         announcer=Announcer(database, _NO_SERVER),
         listener=Listener(database, _NO_SERVER),
-        upkeep=lambda moment, connection: PostgresUpkeep(database, _NO_SERVER, moment, connection),
+        upkeep=lambda moment, connection: PostgresUpkeep(database, _NO_SERVER, moment, clock, connection),
+        clock=clock,
         identity=identity,
         connection=None,
     )

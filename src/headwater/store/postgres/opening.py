@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
+from collections.abc import Callable
 from importlib import resources
 
 import msgspec
@@ -12,24 +14,26 @@ import psycopg
 
 from headwater.errors import OptionError, UnavailableError
 from headwater.store.copying import Source
+from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, text_of
 from headwater.store.postgres.identity import IDENTITY, Identity, check_settings, raise_ids, row_of
 from headwater.store.postgres.presence import SCHEMA_LOCK, keep_copies_away
+from headwater.store.postgres.reading import READ_STATEMENTS
 from headwater.store.postgres.store import PostgresParts, PostgresStore
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener
 from headwater.store.postgres.writing import PostgresWriter
 
-FORMAT = 2
+FORMAT = 3
 _PRIVILEGES = (
     "GRANT USAGE ON SCHEMA headwater TO {user}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headwater "
     "TO {user}; GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA headwater TO {user}"
 )
 
 
-async def open_store(url: str) -> PostgresStore:
+async def open_store(url: str, wall: Callable[[], float] = time.time) -> PostgresStore:
     """A store in the database of a URL, whose schema is created if need be. OptionError if it cannot be used;
-    UnavailableError if it cannot be reached."""
+    UnavailableError if it cannot be reached. `wall` is the clock of this machine."""
     database = PostgresDatabase(url, f"headwater {socket.gethostname()[:24]} {os.getpid()} {secrets.token_hex(4)}")
     connection = await database.connect()
     try:
@@ -37,6 +41,8 @@ async def open_store(url: str) -> PostgresStore:
         await keep_copies_away(connection)
         await create_schema(connection)
         await _check_finished(connection)
+        clock = DatabaseClock(wall)
+        await clock.compare(connection)
         identity = Identity()
         await identity.check(connection)
         await raise_ids(connection)
@@ -56,11 +62,12 @@ async def open_store(url: str) -> PostgresStore:
     parts = PostgresParts(
         database=database,
         server=server,
-        pool=Pool(database, identity.check),
+        pool=Pool(database, identity.check, READ_STATEMENTS),
         writer=PostgresWriter(database, server, identity),
         announcer=Announcer(database, server),
         listener=Listener(database, server),
-        upkeep=lambda moment, connection: PostgresUpkeep(database, server, moment, connection),
+        upkeep=lambda moment, connection: PostgresUpkeep(database, server, moment, clock, connection),
+        clock=clock,
         identity=identity,
         connection=connection,
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from typing import Any
+
+from psycopg.pq.abc import PGresult
 
 from headwater.errors import DamagedDataError
 from headwater.log.producers import ProducerState
@@ -14,6 +17,7 @@ from headwater.store.pieces import Piece, RecordEnd, boundary_in, list_runs, pos
 from headwater.store.postgres.arrays import bigints, byteas
 from headwater.store.postgres.batches import decode_name, encode_name
 from headwater.store.postgres.connections import Pool
+from headwater.store.postgres.execution import Statement
 from headwater.store.postgres.rows import (
     COLUMNS,
     OUTLINE_COLUMNS,
@@ -39,16 +43,23 @@ _STATES = """
     FROM headwater.streams s
 """
 _LOAD = f"{_STATES} WHERE s.id = ANY (%s) UNION ALL {_STATES} WHERE s.path = ANY (%s)"
+# Each is looked up in the index, whatever the plan (see `schema.sql`).
 _VERSIONS = """
     SELECT 0, e.id, NULL::bytea, coalesce(s.version, 0) FROM unnest(%s, %s) AS e(id, version)
-        LEFT JOIN headwater.streams s ON s.id = e.id WHERE coalesce(s.version, 0) <> e.version
+        LEFT JOIN headwater.streams s ON s.id = ANY (ARRAY[e.id]) WHERE coalesce(s.version, 0) <> e.version
     UNION ALL
     SELECT 1, 0, e.path, coalesce(s.id, 0) FROM unnest(%s, %s) AS e(path, id)
-        LEFT JOIN headwater.streams s ON s.path = e.path WHERE coalesce(s.id, 0) <> e.id
+        LEFT JOIN headwater.streams s ON s.path = ANY (ARRAY[e.path]) WHERE coalesce(s.id, 0) <> e.id
     UNION ALL
     SELECT 2, 0, e.key, coalesce(d.token, 0) FROM unnest(%s, %s) AS e(key, token)
-        LEFT JOIN headwater.documents d ON d.key = e.key WHERE coalesce(d.token, 0) <> e.token
+        LEFT JOIN headwater.documents d ON d.key = ANY (ARRAY[e.key]) WHERE coalesce(d.token, 0) <> e.token
 """
+# The same for streams alone, which is asked most often.
+_STREAM_VERSIONS = Statement(
+    b"stream_versions",
+    "SELECT e.id, coalesce(s.version, 0) FROM unnest($1::bigint[], $2::bigint[]) AS e(id, version) "
+    "LEFT JOIN headwater.streams s ON s.id = ANY (ARRAY[e.id]) WHERE coalesce(s.version, 0) <> e.version",
+)
 _PAGE = """
     SELECT s.id, s.path, s.version, s.state FROM headwater.streams s
     WHERE s.path > %s AND s.path >= %s AND (%s::bytea IS NULL OR s.path < %s) ORDER BY s.path LIMIT %s
@@ -63,22 +74,25 @@ _DOCUMENTS = """
 """
 # Chunks and fresh rows in one statement: packing moves rows from one table to the other. The first row is the one in
 # which the range begins or before which it ends. One that fits only in part is left out: it would be read twice.
+# The arguments are the stream, `start`, `end`, up to where rows fit, and how many rows.
 _RANGE = """
     WITH bound AS (SELECT greatest(
-        (SELECT max(start) FROM headwater.chunks WHERE stream_id = %(id)s AND start <= %(start)s),
-        (SELECT max(start) FROM headwater.fresh WHERE stream_id = %(id)s AND start <= %(start)s), 0) AS low
+        (SELECT max(start) FROM headwater.chunks WHERE stream_id = $1::bigint AND start <= $2::bigint),
+        (SELECT max(start) FROM headwater.fresh WHERE stream_id = $1 AND start <= $2), 0) AS low
     )
-    SELECT {columns} FROM headwater.chunks WHERE stream_id = %(id)s AND start >= (SELECT low FROM bound)
-        AND start < %(end)s AND (start <= %(start)s OR start + size <= %(fits)s)
-        AND EXISTS (SELECT FROM headwater.streams WHERE id = %(id)s)
+    SELECT {columns} FROM headwater.chunks WHERE stream_id = $1 AND start >= (SELECT low FROM bound)
+        AND start < $3::bigint AND (start <= $2 OR start + size <= $4::bigint)
+        AND EXISTS (SELECT FROM headwater.streams WHERE id = $1)
     UNION ALL
-    SELECT {columns} FROM headwater.fresh WHERE stream_id = %(id)s AND start >= (SELECT low FROM bound)
-        AND start < %(end)s AND (start <= %(start)s OR start + size <= %(fits)s)
-        AND EXISTS (SELECT FROM headwater.streams WHERE id = %(id)s)
-    ORDER BY start LIMIT %(limit)s
+    SELECT {columns} FROM headwater.fresh WHERE stream_id = $1 AND start >= (SELECT low FROM bound)
+        AND start < $3 AND (start <= $2 OR start + size <= $4)
+        AND EXISTS (SELECT FROM headwater.streams WHERE id = $1)
+    ORDER BY start LIMIT $5::bigint
 """
-_BYTES = _RANGE.format(columns=COLUMNS)
-_OUTLINES = _RANGE.format(columns=OUTLINE_COLUMNS)
+_BYTES = Statement(b"bytes", _RANGE.format(columns=COLUMNS))
+_OUTLINES = Statement(b"outlines", _RANGE.format(columns=OUTLINE_COLUMNS))
+READ_STATEMENTS = (_STREAM_VERSIONS, _BYTES, _OUTLINES)
+_NUMBER = struct.Struct(">q")
 _AT_TIME = f"""
     (SELECT {OUTLINE_COLUMNS} FROM headwater.chunks WHERE stream_id = %(id)s AND last_ms >= %(at)s
         AND start + size > %(start)s ORDER BY last_ms, start LIMIT 1)
@@ -157,6 +171,8 @@ class PostgresReader:
     async def versions(self, known: Expects) -> dict[Key, int]:
         """Of these, those that have another version, at one moment."""
         ids, paths, documents = names_of(known)
+        if not paths and not documents:
+            return await self._stream_versions(ids, [known[one] for one in ids])
         rows = await self._pool.fetch(
             _VERSIONS,
             (
@@ -172,6 +188,10 @@ class PostgresReader:
                 key = decode_name(name) if kind == 1 else DocumentKey(decode_name(name))
             present[key] = version
         return present
+
+    async def _stream_versions(self, ids: list[int], versions: list[int]) -> dict[Key, int]:
+        result = await self._pool.execute(_STREAM_VERSIONS, (bigints(ids).data, bigints(versions).data))
+        return {_number(result, row, 0): _number(result, row, 1) for row in range(result.ntuples)}
 
     async def page(self, prefix: str, after: str, limit: int) -> StatePage:
         low, end = encode_name(prefix), _past(encode_name(prefix))
@@ -204,7 +224,9 @@ class PostgresReader:
     # Bytes
 
     async def read(self, stream_id: int, start: int, end: int, bytes_max: int) -> Piece:
-        rows = await self._rows(_BYTES, stream_id, start, end, start + bytes_max, None)
+        fits = start + bytes_max
+        # A row that begins after `fits` does not fit. PostgreSQL would look at all rows up to `end`, often the tail.
+        rows = await self._rows(_BYTES, stream_id, start, min(end, fits), fits, _EVERYTHING)
         runs = await self._checked(stream_id, start, end, [decode_run(row) for row in rows])
         return read_runs(runs, start, end, bytes_max) if runs else Piece(b"", start, start)
 
@@ -230,11 +252,11 @@ class PostgresReader:
         return position_at(outline_of(ByteRow(*rows[0])), start, at_ms)
 
     async def _rows(
-        self, query: str, stream_id: int, start: int, end: int, fits: int, limit: int | None
+        self, statement: Statement, stream_id: int, start: int, end: int, fits: int, limit: int
     ) -> list[ByteRow]:
-        arguments = {"id": stream_id, "start": start, "end": max(end, start + 1), "fits": fits, "limit": limit}
-        rows = await self._pool.fetch(query, arguments)
-        return [ByteRow(*row) for row in rows]
+        arguments = (stream_id, start, max(end, start + 1), min(fits, _EVERYTHING), limit)
+        result = await self._pool.execute(statement, [_NUMBER.pack(argument) for argument in arguments])
+        return [_byte_row(result, row) for row in range(result.ntuples)]
 
     async def _checked(self, stream_id: int, start: int, end: int, runs: list[StoredRun]) -> list[StoredRun]:
         """Check that the bytes from `start` on are there without a gap."""
@@ -260,6 +282,17 @@ class PostgresReader:
         if stream_id not in states:
             raise LookupError(f"stream {stream_id} does not exist")
         return states[stream_id]
+
+
+def _number(result: PGresult, row: int, column: int) -> int:
+    number: int = _NUMBER.unpack(result.get_value(row, column) or b"")[0]
+    return number
+
+
+def _byte_row(result: PGresult, row: int) -> ByteRow:
+    stream_id, start, size, last_ms = (_number(result, row, column) for column in range(4))
+    outline, data = result.get_value(row, 4), result.get_value(row, 5)
+    return ByteRow(stream_id, start, size, last_ms, outline or b"", data or b"")
 
 
 def _missing(stream_id: int, position: int) -> DamagedDataError:

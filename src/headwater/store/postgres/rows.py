@@ -28,6 +28,7 @@ from headwater.errors import DamagedDataError
 from headwater.log.state import StreamState, without_producers
 
 _OUTLINE = struct.Struct("<QQqI")
+_TAIL = struct.Struct("<QqI")  # of the outline, after its first checksum
 _COLUMNS = struct.Struct("<qqqq")
 _SUM = struct.Struct("<Q")
 _digest = xxhash.xxh3_64_intdigest
@@ -94,7 +95,7 @@ def encode_run(stream_id: int, start: int, ends: Sequence[int], times: Sequence[
             first_ms = low
             rest += array("I" if high - low < 1 << 32 else "Q", [one - low for one in times]).tobytes()
     last_ms = times[-1]
-    tail = _OUTLINE.pack(0, _digest(data), first_ms, count)[8:] + rest
+    tail = _TAIL.pack(_digest(data), first_ms, count) + rest
     checksum = _digest(_COLUMNS.pack(stream_id, start, len(data), last_ms) + tail)
     return ByteRow(stream_id, start, len(data), last_ms, _SUM.pack(checksum) + tail, data)
 

@@ -1,4 +1,4 @@
--- Format 2. Everything is in the schema `headwater`. Paths and keys are bytes (UTF-8), so that their order and their
+-- Format 3. Everything is in the schema `headwater`. Paths and keys are bytes (UTF-8), so that their order and their
 -- content do not depend on the encoding and the collation of the database.
 
 CREATE TABLE headwater.meta (
@@ -123,6 +123,10 @@ CREATE TABLE headwater.leases (
 -- Locks are taken in one order everywhere: the row of the server, slots of names, streams by id. `patient`: wait for
 -- locks. A transaction that has locks already does not wait, because it would take them in another order: what it cannot
 -- lock at once counts as outdated.
+--
+-- Tables are joined by `id = ANY (ARRAY[...])`, for which PostgreSQL can do nothing but look up each id in the index. Plans are
+-- kept: one that was made for a table of a few rows would read all of the table, and it is replaced only when the table,
+-- which may have grown to millions of rows, is analyzed.
 CREATE FUNCTION headwater.store_batch(
     this_server bigint, this_epoch bigint, this_batch bigint, patient boolean,
     slots integer[],
@@ -144,7 +148,7 @@ CREATE FUNCTION headwater.store_batch(
     written_groups integer[],
     removed_keys bytea[], removed_groups integer[],
     unread_ids bigint[], unread_lows bigint[], unread_highs bigint[], unread_groups integer[]
-) RETURNS integer[] LANGUAGE plpgsql AS $$
+) RETURNS integer[] LANGUAGE plpgsql SET enable_hashjoin = on SET enable_mergejoin = on AS $$
 DECLARE
     bad integer[] := '{}';
     more integer[];
@@ -185,14 +189,14 @@ BEGIN
     IF cardinality(paths) > 0 THEN
         SELECT array_agg(DISTINCT e.grp) INTO more
         FROM unnest(paths, path_ids, path_groups) AS e(path, id, grp)
-        LEFT JOIN headwater.streams s ON s.path = e.path
+        LEFT JOIN headwater.streams s ON s.path = ANY (ARRAY[e.path])
         WHERE coalesce(s.id, 0) <> e.id;
         bad := bad || coalesce(more, '{}');
     END IF;
     IF cardinality(keys) > 0 THEN
         SELECT array_agg(DISTINCT e.grp) INTO more
         FROM unnest(keys, tokens, key_groups) AS e(key, token, grp)
-        LEFT JOIN headwater.documents d ON d.key = e.key
+        LEFT JOIN headwater.documents d ON d.key = ANY (ARRAY[e.key])
         WHERE coalesce(d.token, 0) <> e.token;
         bad := bad || coalesce(more, '{}');
     END IF;
@@ -215,7 +219,7 @@ BEGIN
     IF cardinality(deleted_ids) > 0 THEN
         WITH gone AS (
             DELETE FROM headwater.streams s USING unnest(deleted_ids, deleted_groups) AS d(id, grp)
-            WHERE s.id = d.id AND d.grp <> ALL (bad) RETURNING s.id
+            WHERE s.id = ANY (ARRAY[d.id]) AND d.grp <> ALL (bad) RETURNING s.id
         )
         INSERT INTO headwater.garbage SELECT gone.id, -1, 9223372036854775807 FROM gone;
     END IF;
@@ -224,7 +228,7 @@ BEGIN
         SET version = c.version, due_ms = nullif(c.due, -1), state = c.state, changed = pg_current_xact_id()
         FROM unnest(changed_ids, changed_versions, changed_dues, changed_states, changed_groups)
             AS c(id, version, due, state, grp)
-        WHERE s.id = c.id AND c.grp <> ALL (bad);
+        WHERE s.id = ANY (ARRAY[c.id]) AND c.grp <> ALL (bad);
     END IF;
     IF cardinality(created_ids) > 0 THEN
         INSERT INTO headwater.streams (id, path, version, due_ms, changed, state)
@@ -260,7 +264,7 @@ BEGIN
     END IF;
     IF cardinality(removed_keys) > 0 THEN
         DELETE FROM headwater.documents d USING unnest(removed_keys, removed_groups) AS r(key, grp)
-        WHERE d.key = r.key AND r.grp <> ALL (bad);
+        WHERE d.key = ANY (ARRAY[r.key]) AND r.grp <> ALL (bad);
     END IF;
     IF cardinality(unread_ids) > 0 THEN
         INSERT INTO headwater.garbage (stream_id, low, high)
@@ -273,6 +277,71 @@ BEGIN
         INSERT INTO headwater.moves (xid, server, ids, gone, gone_paths)
         VALUES (pg_current_xact_id(), this_server, changed_ids || created_ids, deleted_ids, deleted_paths);
     END IF;
+    IF bad = '{}' THEN
+        RETURN NULL;
+    END IF;
+    UPDATE headwater.servers SET outdated = bad WHERE id = this_server;
+    RETURN bad;
+END
+$$;
+
+-- A batch in which every record only appends to one stream, as in most batches, and every stream gets one row of bytes. It
+-- does what `store_batch` does, in fewer steps: the statement that writes the states compares their versions. It locks
+-- the streams in the order of the arrays, which is that of their ids. Every stream is a group of its own. `dues` may be
+-- shorter than the other arrays: the rest has no deadline.
+CREATE FUNCTION headwater.store_appends(
+    this_server bigint, this_epoch bigint, this_batch bigint, patient boolean,
+    ids bigint[], groups integer[], former_versions bigint[], versions bigint[], dues bigint[], states bytea[],
+    starts bigint[], sizes bigint[], times bigint[], outlines bytea[], data bytea[],
+    producer_ids bigint[], producer_names bytea[], producer_epochs bigint[], producer_seqs bigint[],
+    producer_times bigint[], producer_turns bigint[], producer_hashes bigint[], producer_groups integer[]
+) RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+    bad integer[] := '{}';
+    free bigint[];
+    written bigint;
+BEGIN
+    UPDATE headwater.servers SET batch = this_batch, outdated = NULL WHERE id = this_server AND epoch = this_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the batch came too late: server % has another connection', this_server USING ERRCODE = 'HW001';
+    END IF;
+
+    IF NOT patient THEN
+        free := ARRAY(SELECT s.id FROM headwater.streams s WHERE s.id = ANY (ids) ORDER BY s.id
+                      FOR NO KEY UPDATE SKIP LOCKED);
+    END IF;
+    UPDATE headwater.streams s
+    SET version = b.version, due_ms = nullif(b.due, -1), state = b.state, changed = pg_current_xact_id()
+    FROM unnest(ids, former_versions, versions, dues, states) AS b(id, former_version, version, due, state)
+    WHERE s.id = ANY (ARRAY[b.id]) AND s.version = b.former_version AND (patient OR s.id = ANY (free));
+    GET DIAGNOSTICS written = ROW_COUNT;
+    IF written = cardinality(ids) THEN
+        INSERT INTO headwater.fresh (stream_id, start, size, last_ms, outline, data)
+        SELECT * FROM unnest(ids, starts, sizes, times, outlines, data);
+    ELSE
+        -- What this transaction has not changed was not current, also if it has the version of `versions`.
+        bad := ARRAY(
+            SELECT b.grp FROM unnest(ids, groups) AS b(id, grp)
+            LEFT JOIN headwater.streams s ON s.id = ANY (ARRAY[b.id])
+            WHERE s.changed IS DISTINCT FROM pg_current_xact_id()
+        );
+        INSERT INTO headwater.fresh (stream_id, start, size, last_ms, outline, data)
+        SELECT f.id, f.start, f.size, f.last_ms, f.outline, f.data
+        FROM unnest(ids, starts, sizes, times, outlines, data, groups)
+            AS f(id, start, size, last_ms, outline, data, grp)
+        WHERE f.grp <> ALL (bad);
+    END IF;
+    IF cardinality(producer_ids) > 0 THEN
+        INSERT INTO headwater.producers (stream_id, producer, epoch, seq, at_ms, turn, hash)
+        SELECT p.id, p.name, p.epoch, p.seq, p.at_ms, p.turn, p.hash
+        FROM unnest(producer_ids, producer_names, producer_epochs, producer_seqs, producer_times, producer_turns,
+                    producer_hashes, producer_groups) AS p(id, name, epoch, seq, at_ms, turn, hash, grp)
+        WHERE p.grp <> ALL (bad)
+        ON CONFLICT (stream_id, producer) DO UPDATE
+        SET epoch = excluded.epoch, seq = excluded.seq, at_ms = excluded.at_ms, turn = excluded.turn;
+    END IF;
+    INSERT INTO headwater.moves (xid, server, ids, gone, gone_paths)
+    VALUES (pg_current_xact_id(), this_server, ids, '{}', '{}');
     IF bad = '{}' THEN
         RETURN NULL;
     END IF;

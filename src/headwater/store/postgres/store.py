@@ -29,7 +29,9 @@ from headwater.store.contract import (
     StoreReport,
 )
 from headwater.store.pieces import Piece, RecordEnd
+from headwater.store.postgres.appends import encode_appends
 from headwater.store.postgres.batches import EncodedBatch, encode_batch
+from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import (
     Connection,
     Pool,
@@ -71,6 +73,7 @@ class PostgresParts(msgspec.Struct, frozen=True):
     listener: Listener
     upkeep: Callable[[Callable[[], Moment], Connection | None], PostgresUpkeep]
     identity: Identity
+    clock: DatabaseClock
     connection: Connection | None  # keeps copies away until the background work has it
 
 
@@ -91,6 +94,7 @@ class PostgresStore:
         self._writing: asyncio.Task[None] | None = None
         self._upkeep: PostgresUpkeep | None = None
         self._background: list[asyncio.Task[None]] = []
+        self._announcing: asyncio.Task[None] | None = None
         self._failed: Callable[[BaseException], None] = lambda _: None
         self._reserving: list[asyncio.Future[int]] = []
         self._seconds = Histogram()
@@ -100,6 +104,9 @@ class PostgresStore:
     def timeline(self) -> int:
         return self._parts.identity.timeline
 
+    def wall_s(self) -> float:
+        return self._parts.clock.now_s()
+
     @property
     def server(self) -> int:
         """The id of this server process in the database."""
@@ -108,10 +115,8 @@ class PostgresStore:
     async def start(self, failed: Callable[[BaseException], None], moment: Callable[[], Moment]) -> None:
         self._failed = failed
         self._upkeep = self._parts.upkeep(moment, self._parts.connection)
-        self._background = [
-            asyncio.create_task(self._parts.announcer.run()),
-            asyncio.create_task(self._upkeep.run()),
-        ]
+        self._announcing = asyncio.create_task(self._parts.announcer.run())
+        self._background = [self._announcing, asyncio.create_task(self._upkeep.run())]
         for task in self._background:
             task.add_done_callback(self._background_ended)
 
@@ -127,7 +132,7 @@ class PostgresStore:
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         # Encoded at once, because the engine changes the states after this returns.
         if any(one.record for one in batch):
-            work = self._write(encode_batch(batch), self.timeline)
+            work = self._write(encode_appends(batch) or encode_batch(batch), self.timeline)
         else:
             work = self._compare(batch, self.timeline)
         self._in_progress = done
@@ -288,12 +293,19 @@ class PostgresStore:
         if self._upkeep is not None:
             await self._upkeep.finish()
 
+    async def _end_announcements(self) -> None:
+        """Let other servers know of the last batches; they look for changes themselves, but only each second."""
+        if self._announcing is not None:
+            self._parts.announcer.end()
+            await asyncio.wait((self._announcing,), timeout=limits.POSTGRES_NOTIFY_END_S)
+
     async def close(self) -> None:
         """Wait for the batch in progress, but not for a database that cannot be reached."""
         if self._writing is not None and not self._writing.done():
             await asyncio.wait((self._writing,), timeout=limits.POSTGRES_RETRY_S)
         self._parts.writer.stop_waiting()
         await self._tasks.ended()
+        await self._end_announcements()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

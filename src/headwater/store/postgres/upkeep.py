@@ -19,6 +19,7 @@ from headwater import limits
 from headwater.errors import DamagedDataError, UnavailableError
 from headwater.log.moments import Moment
 from headwater.store.postgres.arrays import bigints, byteas
+from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import Connection, PostgresDatabase, discard, log
 from headwater.store.postgres.presence import keep_copies_away
 from headwater.store.postgres.rows import COLUMNS, ByteRow, StoredRun, cut, decode_run
@@ -79,9 +80,11 @@ class PostgresUpkeep:
         database: PostgresDatabase,
         server: int,
         moment: Callable[[], Moment],
+        clock: DatabaseClock,
         connection: Connection | None = None,
     ) -> None:
         self._database = database
+        self._clock = clock
         self._server = server
         self._moment = moment
         self._connection = connection
@@ -140,6 +143,7 @@ class PostgresUpkeep:
         now_s = time.monotonic()
         if now_s - self._tidied_s >= limits.POSTGRES_TIDY_S:
             self._tidied_s = now_s
+            await self._clock.compare(connection)
             await self.tidy(connection)
         if now_s - self._swept_s >= limits.POSTGRES_SWEEP_S:
             self._swept_s = now_s

@@ -30,10 +30,11 @@ _MOVED = """
         WHERE m.xid >= pg_snapshot_xmin(%(cursor)s::pg_snapshot) AND m.server <> %(server)s
             AND NOT pg_visible_in_snapshot(m.xid, %(cursor)s::pg_snapshot)
     )
-    SELECT s.id, s.path, s.version FROM headwater.streams s WHERE s.id IN (SELECT unnest(ids) FROM news)
+    SELECT s.id, s.path, s.version FROM (SELECT DISTINCT unnest(ids) AS id FROM news) AS n
+        JOIN headwater.streams s ON s.id = ANY (ARRAY[n.id])
     UNION ALL
     SELECT g.id, g.path, 0 FROM news, unnest(news.gone, news.gone_paths) AS g(id, path)
-        WHERE NOT EXISTS (SELECT FROM headwater.streams s WHERE s.id = g.id)
+        WHERE (SELECT s.id FROM headwater.streams s WHERE s.id = g.id) IS NULL
     UNION ALL
     SELECT -1, convert_to(pg_current_snapshot()::text, 'UTF8'),
         (SELECT (pg_snapshot_xmin(%(cursor)s::pg_snapshot) <= horizon)::int FROM headwater.meta)
@@ -82,13 +83,15 @@ def decode_announcement(payload: str) -> Announcement | None:
 
 
 class Announcer:
-    """Tells other servers what this one has changed. What comes while a notification is sent is in the next one."""
+    """Tells other servers what this one has changed. What comes while a notification is sent, and for a few
+    milliseconds after that, is in the next one: one for each batch would take about as long as the batch."""
 
     def __init__(self, database: PostgresDatabase, server: int) -> None:
         self._database = database
         self._server = server
         self._waiting: dict[int, Moved] = {}
         self._news = asyncio.Event()
+        self._is_ending = False
         self._connection: Connection | None = None
 
     def tell(self, moved: Sequence[Moved]) -> None:
@@ -96,21 +99,30 @@ class Announcer:
             self._waiting[one.id] = one
         self._news.set()
 
+    def end(self) -> None:
+        """Let `run` end when it has tried to send everything."""
+        self._is_ending = True
+        self._news.set()
+
     async def run(self) -> None:
         streak = Streak(RECONNECTING)
         try:
-            while True:
+            while self._waiting or not self._is_ending:
                 await self._news.wait()
                 self._news.clear()
+                if not self._waiting:
+                    continue
                 waiting, self._waiting = list(self._waiting.values()), {}
                 try:
                     await self._send(waiting)
                     streak.reset()
+                    await asyncio.sleep(limits.POSTGRES_NOTIFY_S)
                 except (psycopg.Error, OSError, TimeoutError, UnavailableError):
                     if self._connection is not None:  # what was lost is in `moves`
                         await discard(self._connection)
                         self._connection = None
-                    await asyncio.sleep(streak.fail(random.random()))
+                    if not self._is_ending:
+                        await asyncio.sleep(streak.fail(random.random()))
         finally:
             if self._connection is not None:
                 await discard(self._connection)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import struct
 import time
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from headwater import limits
 from headwater.backoff import Streak
 from headwater.errors import DamagedDataError, OptionError, UnavailableError
 from headwater.store.contract import DocumentKey, Key
-from headwater.store.postgres.arrays import bigints, byteas, ints
-from headwater.store.postgres.batches import EncodedBatch, encode_name, slot_of
+from headwater.store.postgres.arrays import bigints, byteas, decode_ints, ints
+from headwater.store.postgres.batches import EncodedBatch, StoringFunction, encode_name, slot_of
 from headwater.store.postgres.connections import (
     RECONNECTING,
     Connection,
@@ -36,21 +37,35 @@ from headwater.store.postgres.connections import (
     replaced,
     text_of,
 )
+from headwater.store.postgres.execution import Statement, execute, prepare
 from headwater.store.postgres.identity import Identity, check_settings
 from headwater.store.postgres.presence import keep_copies_away
 
 _NAME_LOCKS = 1215459412  # the class of our advisory locks, as in `store_batch`
-# Indexes are used however small the tables are now: plans are kept, and tables grow.
-_PLANS = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
-_ARGUMENTS = 60
-_STORE = f"SELECT headwater.store_batch({', '.join([f'${number}' for number in range(1, _ARGUMENTS + 1)])})"
+# Indexes are used however small the tables are now: plans are kept, and tables grow. Rows of streams are updated in the
+# order of the arguments, which is the order of locks: a hash join would have another order.
+_PLANS = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+_ARGUMENTS = {StoringFunction.BATCH: 60, StoringFunction.APPENDS: 23}
+_CALLS = {
+    function: Statement(
+        function.value.encode(),
+        f"SELECT headwater.{function.value}({', '.join([f'${number}' for number in range(1, count + 1)])})",
+    )
+    for function, count in _ARGUMENTS.items()
+}
+_NUMBER = struct.Struct(">q").pack
 _TAKE_OVER = """
     UPDATE headwater.servers SET epoch = epoch + 1, seen = now() WHERE id = %s RETURNING epoch, batch, outdated
 """
 _LOCK_STREAMS = """
-    SELECT s.id FROM headwater.streams s WHERE s.id IN (
-        SELECT unnest(%s) UNION SELECT o.id FROM headwater.streams o WHERE o.path = ANY (%s)
-    ) ORDER BY s.id FOR NO KEY UPDATE
+    SELECT s.id FROM headwater.streams s WHERE s.id = ANY (ARRAY(
+        SELECT unnest(%s) UNION ALL SELECT o.id FROM headwater.streams o WHERE o.path = ANY (%s)
+    )) ORDER BY s.id FOR NO KEY UPDATE
 """
 # A former connection of this server may still wait for a lock, with the row of the server locked.
 _END_FORMER = """
@@ -123,13 +138,13 @@ class PostgresWriter:
                     ) from None
             else:
                 self._batch = number
-                return Outcome(outdated or ())
+                return Outcome(outdated)
 
     def _uses_held(self, batch: EncodedBatch) -> bool:
         held = self._held
         return held is not None and not (held.keys.isdisjoint(batch.keys) and held.slots.isdisjoint(batch.slots))
 
-    async def _send(self, held: _Held | None, number: int, batch: EncodedBatch) -> Sequence[int] | None:
+    async def _send(self, held: _Held | None, number: int, batch: EncodedBatch) -> Sequence[int]:
         connection = self._connection if held is None else held.connection
         if connection is None:
             raise psycopg.OperationalError("the connection was lost")
@@ -138,19 +153,17 @@ class PostgresWriter:
             held.expiry.cancel()
         is_patient = held is None or (batch.keys <= held.keys and batch.slots <= held.slots)
         warnings = self._warnings
-        async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
-            arguments = (self._server, self._epoch, number, is_patient, *batch.arguments)
-            # A raw cursor, because others look for placeholders in each text of so many.
-            cursor = psycopg.AsyncRawCursor(connection)
-            await cursor.execute(_STORE, arguments, binary=True)
-            row = await cursor.fetchone()
-            if held is not None:
+        arguments = [_NUMBER(self._server), _NUMBER(self._epoch), _NUMBER(number), b"\1" if is_patient else b"\0"]
+        arguments += [one.data for one in batch.arguments]
+        groups = (await execute(connection, _CALLS[batch.function], arguments)).get_value(0, 0)
+        if held is not None:
+            async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
                 await connection.execute("COMMIT")
         if warnings != self._warnings:  # for example: stored, but the wait for the standby was cancelled
             raise psycopg.OperationalError("PostgreSQL committed with a warning")
         if held is not None:
             await self._keep(connection)
-        return None if row is None else row[0]
+        return [] if groups is None else decode_ints(groups)
 
     async def _after(self, error: BaseException, held: _Held | None, number: int) -> Outcome | None:
         """What became of a batch whose statement failed. None: it was not stored, and may be tried again."""
@@ -210,6 +223,7 @@ class PostgresWriter:
         async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
             await connection.execute(_END_FORMER, (self._database.name, list(self._pids)))
             await check_settings(connection)
+            await prepare(connection, _CALLS.values())
             await self._identity.check(connection)
             cursor = await connection.execute(_TAKE_OVER, (self._server,), binary=True)
             row = await cursor.fetchone()
@@ -303,6 +317,7 @@ class PostgresWriter:
         connection = await self._database.connect(**_PLANS)
         try:
             async with asyncio.timeout(limits.POSTGRES_ANSWER_S + 5):
+                await prepare(connection, _CALLS.values())
                 await self._identity.check(connection)
             ids = await _lock(connection, keys, slots)
         except BaseException:

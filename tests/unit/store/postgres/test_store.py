@@ -299,6 +299,19 @@ def test_servers_hear_of_what_others_have_changed() -> None:
     asyncio.run(main())
 
 
+def test_the_last_batch_of_a_server_that_stops_is_announced() -> None:
+    async def main() -> None:
+        url = postgres().clean_database()
+        async with opened(url) as (other,):
+            heard: list[Moved] = []
+            await other.watch(heard.extend)
+            async with opened(url) as (one,):
+                await commit(one, creation(1, "a"))
+            await wait_until_async(lambda: heard == [Moved(1, "a", 1)])
+
+    asyncio.run(main())
+
+
 def test_moved_since_leaves_nothing_out() -> None:
     async def main() -> None:
         url = postgres().clean_database()
