@@ -11,10 +11,11 @@ from headwater.errors import (
     HeadwaterError,
     InternalError,
     MethodNotAllowedError,
+    NotReadyError,
     OutOfMemoryError,
     UnknownOutcomeError,
 )
-from headwater.limits import SIZE_DIGITS_MAX
+from headwater.limits import RETRY_AFTER_S, SIZE_DIGITS_MAX
 from headwater.protocol.streams.headers import VIEW_OF
 from headwater.server.access import Access
 from headwater.server.admission import Admission
@@ -141,7 +142,9 @@ class Dispatcher:
         """Whether another server answers, because it has the role. Views of tables are made by a PUT of a stream."""
         if not (route.by_role or (route.method == "PUT" and VIEW_OF in request.headers)):
             return False
-        return self.service.relay is not None and not self.service.role.is_held
+        if self.service.role.is_held and self.service.subscriptions is None:
+            raise NotReadyError("this server begins or ends this work now", retry_after_s=RETRY_AFTER_S)
+        return not self.service.role.is_held
 
     def _answer_without_route(
         self, request: Request, routes: Mapping[str, Route], shared: Headers, respond: Respond

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import secrets
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -114,9 +114,8 @@ class Relay:
 
     async def start(self) -> None:
         """Be ready to pass on requests."""
-        await self._create(REQUESTS, retention=Retention(seconds=RELAY_KEPT_S))
-        answers = await self._create(ANSWERS + self._instance, ttl_s=RELAY_ANSWERS_TTL_S)
-        self._tasks.start(self._follow(answers, self._take_answer))
+        await self._requests()
+        self._tasks.start(self._follow(await self._answers(), self._answers, self._take_answer))
 
     async def stop(self) -> None:
         self._tasks.cancel()
@@ -155,6 +154,11 @@ class Relay:
         def appended(answer: Answer) -> None:
             if isinstance(answer, HeadwaterError) and (waiting := self._waiting.pop(name, None)) is not None:
                 waiting.timer.cancel()
+                if isinstance(answer, StreamNotFoundError):  # not the one that the request is about
+                    answer = NotReadyError(
+                        "the server that does this work has to begin anew; nothing was done",
+                        retry_after_s=RETRY_AFTER_S,
+                    )
                 respond(problem(answer))
 
         self._engine.submit(self._append(REQUESTS, relayed), appended)
@@ -180,8 +184,7 @@ class Relay:
 
     async def serve(self) -> None:
         """Execute the requests of others from now on, until `end_serving`."""
-        requests = await self._create(REQUESTS, retention=Retention(seconds=RELAY_KEPT_S))
-        self._serving = self._tasks.start(self._follow(requests, self._execute))
+        self._serving = self._tasks.start(self._follow(await self._requests(), self._requests, self._execute))
 
     async def end_serving(self) -> None:
         if self._serving is not None:
@@ -201,8 +204,11 @@ class Relay:
 
     # Both
 
-    async def _follow(self, stream: VisibleStream, take: Callable[[bytes], None]) -> None:
-        """Take each record from the end of a stream on. A failure is logged, and what came after it is taken."""
+    async def _follow(
+        self, stream: VisibleStream, create: Callable[[], Awaitable[VisibleStream]], take: Callable[[bytes], None]
+    ) -> None:
+        """Take each record from the end of a stream on. A failure is logged, and what came after it is taken. A stream
+        that is gone is created again: it expires while its server hangs, and a restored database may lack it."""
         position = stream.tail
         while True:
             pulled = Pulled(self._engine, "relay", stream, position, bytes_max=RELAY_READ_BYTES)
@@ -223,8 +229,17 @@ class Relay:
                 pulled.follower.close()
             await asyncio.sleep(RETRY_FIRST_S)
             with contextlib.suppress(HeadwaterError):
-                stream = await self._engine.info(stream.path)
-                position = max(position, stream.first) if position <= stream.tail else stream.tail
+                former, stream = stream, await create()
+                if stream.id != former.id:
+                    position = stream.first
+                else:
+                    position = max(position, stream.first) if position <= stream.tail else stream.tail
+
+    async def _requests(self) -> VisibleStream:
+        return await self._create(REQUESTS, retention=Retention(seconds=RELAY_KEPT_S))
+
+    async def _answers(self) -> VisibleStream:
+        return await self._create(ANSWERS + self._instance, ttl_s=RELAY_ANSWERS_TTL_S)
 
     async def _create(
         self, path: str, *, ttl_s: int | None = None, retention: Retention | None = None

@@ -28,13 +28,13 @@ class Desk:
         self.now_s = 1_000.0
         self.admission = Admission(Limits(**limits), now_s=lambda: self.now_s)
 
-    def pass_through(self, asked: Request, answer: Response | None = None) -> None:
-        self.admission.meet(asked)
-        self.admission.admit(asked, lambda _: None)(answer or Response(200))
+    def pass_through(self, to_admit: Request, answer: Response | None = None) -> None:
+        self.admission.meet(to_admit)
+        self.admission.admit(to_admit, lambda _: None)(answer or Response(200))
 
-    def refusal(self, asked: Request) -> TooManyRequestsError:
+    def refusal(self, to_admit: Request) -> TooManyRequestsError:
         with pytest.raises(TooManyRequestsError) as caught:
-            self.pass_through(asked)
+            self.pass_through(to_admit)
         return caught.value
 
 
@@ -119,9 +119,9 @@ def test_users_of_a_signed_url_do_not_spend_the_quota_of_the_signer() -> None:
     desk = Desk(requests_per_s_per_identity=1)
 
     def signed(signature: str, peer: str) -> Request:
-        asked = request("GET", identity="alice", peer=peer)
-        asked.caller.signature = signature
-        return asked
+        first = request("GET", identity="alice", peer=peer)
+        first.caller.signature = signature
+        return first
 
     desk.pass_through(signed("mac", "5.6.7.8"))
     desk.refusal(signed("mac", "5.6.7.8"))
@@ -136,10 +136,10 @@ def test_a_name_is_not_taken_for_an_address_nor_for_another_identity() -> None:
     desk.pass_through(request(peer="5.6.7.8"))
     desk.pass_through(request(identity="5.6.7.8"))
     for issuer in ("~one:alice", "~two:alice"):
-        asked = request(identity="alice")
-        asked.caller.id = issuer
-        desk.pass_through(asked)
-        desk.refusal(asked)
+        first = request(identity="alice")
+        first.caller.id = issuer
+        desk.pass_through(first)
+        desk.refusal(first)
 
 
 def test_a_refusal_takes_nothing() -> None:

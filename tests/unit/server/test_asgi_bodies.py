@@ -49,8 +49,8 @@ class Exchange:
 
     @property
     def problem(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.sent[1]["body"])
-        return found
+        body: dict[str, Any] = json.loads(self.sent[1]["body"])
+        return body
 
 
 async def ask(

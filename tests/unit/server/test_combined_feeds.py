@@ -601,3 +601,30 @@ def test_a_reader_whose_position_is_trimmed_is_told_and_the_others_go_on() -> No
             await world.open(Sink(), f"a@{sink.offset('a')}", "b")
 
     run(test, sse_chunk_bytes=1)
+
+
+def test_a_feed_of_a_subscription_ends_when_another_server_gets_the_role() -> None:
+    """Nothing would tell it of the streams that join from then on."""
+
+    async def test(world: World) -> None:
+        await world.create("events/1", "wake")
+        subscriptions = await world.subscribe("events/*")
+        sink = Sink()
+        feed = await world.open(sink, query="subscription=s")
+        assert feed is not None
+        await world.append("events/1", 1)
+        await until(lambda: sink.messages("events/1") == [1])
+        await subscriptions.stop()
+        feed.tick(1.0)
+        assert sink.ended
+
+    run(test)
+
+
+def test_a_subscription_is_followed_where_the_role_is() -> None:
+    async def test(world: World) -> None:
+        response = await follow(world.service, Request("GET", "/", "subscription=s", {}, b""), "")
+        assert (response.status, response.close) == (503, True)
+        assert "repeat the request on a new connection" in bytes(response.body[0]).decode()
+
+    run(test)

@@ -84,12 +84,12 @@ def test_the_lease_of_a_run(tmp_path: Path) -> None:
             async with leased(settings) as fence:
                 assert fence is not None
                 assert fence.held
-                found = leases.newest(target)
-                assert found is not None
-                assert (found.term, bool(found.holder)) == (term, True)
-            found = leases.newest(target)
-            assert found is not None
-            assert (found.term, found.holder) == (term, "")
+                lease = leases.newest(target)
+                assert lease is not None
+                assert (lease.term, bool(lease.holder)) == (term, True)
+            lease = leases.newest(target)
+            assert lease is not None
+            assert (lease.term, lease.holder) == (term, "")
         async with leased(Settings()) as none:
             assert none is None
 

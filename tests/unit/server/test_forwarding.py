@@ -66,9 +66,9 @@ def test_families_that_agree() -> None:
 
 
 def test_the_family_that_is_configured_counts(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"x-forwarded-for": "6.6.6.6", "x-forwarded-host": "evil.example", "forwarded": "for=1.2.3.4"}
+    request_headers = {"x-forwarded-for": "6.6.6.6", "x-forwarded-host": "evil.example", "forwarded": "for=1.2.3.4"}
     proxies = TrustedProxies(["10.0.0.1"], "forwarded")
-    for headers, address in ((given, "1.2.3.4"), ({"x-forwarded-for": "6.6.6.6"}, "10.0.0.1")):
+    for headers, address in ((request_headers, "1.2.3.4"), ({"x-forwarded-for": "6.6.6.6"}, "10.0.0.1")):
         request = Request("GET", "/", "", headers, b"", peer="10.0.0.1")
         for _ in range(2):
             proxies.apply(request)

@@ -27,8 +27,8 @@ ACCEPTED = "headwater_http_accepted_connections_total"
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
-    with serving(Limits()) as found:
-        yield found
+    with serving(Limits()) as server:
+        yield server
 
 
 @pytest.fixture

@@ -33,34 +33,34 @@ async def fill(engine: Engine, count: int) -> None:
 
 
 async def pages(engine: Engine, caller: Caller, prefix: str = "") -> list[ReadablePage]:
-    found, lists = [], Lists()
+    streams, lists = [], Lists()
     after: str | None = ""
     while after is not None:
         page = await readable_page(engine, lists, caller, prefix, lists.read(after), 10)
-        found.append(page)
+        streams.append(page)
         after = None if page.next_after is None else lists.write(page.next_after, hidden=page.hidden)
         assert after is None or after.startswith("/") == page.hidden
-    return found
+    return streams
 
 
 def test_a_glob_that_matches_nothing_gets_empty_pages_of_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LIST_MATCHES_MAX", 50)
-    asked: list[int] = []
+    sizes: list[int] = []
 
     async def body(engine: Engine) -> None:
         await fill(engine, 200)
         page_of = engine.page
 
         async def counted(prefix: str, after: str, limit: int) -> object:
-            asked.append(limit)
+            sizes.append(limit)
             return await page_of(prefix, after, limit)
 
         monkeypatch.setattr(engine, "page", counted)
-        found = await pages(engine, Caller("x", parse_scopes(["read:**/nothing-here"])))
-        assert len(found) == 5
-        assert all(page.streams == () for page in found)
-        assert all(page.hidden for page in found[:-1])
-        assert max(asked) <= 50
+        answers = await pages(engine, Caller("x", parse_scopes(["read:**/nothing-here"])))
+        assert len(answers) == 5
+        assert all(page.streams == () for page in answers)
+        assert all(page.hidden for page in answers[:-1])
+        assert max(sizes) <= 50
 
     with_engine(body)
 
@@ -71,9 +71,9 @@ def test_pages_of_few_readable_streams_are_complete_and_in_order(monkeypatch: py
     async def body(engine: Engine) -> None:
         await fill(engine, 200)
         caller = Caller("x", parse_scopes(["read:many/??7?/*", "read:many/0012/x", "read:elsewhere/*"]))
-        found = [stream.path for page in await pages(engine, caller) for stream in page.streams]
+        paths = [stream.path for page in await pages(engine, caller) for stream in page.streams]
         expected = [f"many/{number:04}/x" for number in range(200) if number // 10 % 10 == 7 or number == 12]
-        assert found == expected
+        assert paths == expected
         below = [stream.path for page in await pages(engine, caller, "many/01") for stream in page.streams]
         assert below == [path for path in expected if path.startswith("many/01")]
 
@@ -83,8 +83,8 @@ def test_pages_of_few_readable_streams_are_complete_and_in_order(monkeypatch: py
 def test_an_unlimited_caller_gets_paths_as_lists() -> None:
     async def body(engine: Engine) -> None:
         await fill(engine, 25)
-        found = await pages(engine, Caller("", None))
-        assert [len(page.streams) for page in found] == [10, 10, 5]
+        answers = await pages(engine, Caller("", None))
+        assert [len(page.streams) for page in answers] == [10, 10, 5]
 
     with_engine(body)
 

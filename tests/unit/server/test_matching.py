@@ -28,10 +28,10 @@ def test_the_tree_finds_the_patterns_that_match() -> None:
     for length in (1, 2, 3, 4):
         for path in map("/".join, itertools.product("abc", repeat=length)):
             expected = {text for text in texts if parse_pattern(text).matches(path)}
-            found = matcher.by_pattern(path, STEPS)
-            assert found is not None
-            assert len(found) == len(set(found))
-            assert set(found) == expected
+            names = matcher.by_pattern(path, STEPS)
+            assert names is not None
+            assert len(names) == len(set(names))
+            assert set(names) == expected
 
 
 def test_a_walk_that_takes_too_many_steps_is_left_to_turns() -> None:

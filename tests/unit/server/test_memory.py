@@ -74,12 +74,12 @@ def test_reads_and_deletions_go_on(method: str, refused: bool) -> None:
     process = Process()
     process.look(0.0, 950)
     admission = Admission(Limits(), process.mark)
-    asked = Request(method, "/v1/stream/a", "", {}, b"")
+    request = Request(method, "/v1/stream/a", "", {}, b"")
     if not refused:
-        admission.meet(asked)
+        admission.meet(request)
         return
     with pytest.raises(OverloadedError, match="950 of 1000 bytes") as caught:
-        admission.meet(asked)
+        admission.meet(request)
     assert caught.value.retry_after_s == 1
 
 
@@ -107,5 +107,5 @@ held = bytearray(64 << 20)
 held[::4096] = b"x" * len(held[::4096])
 print(resident_bytes() - before)
 """  # in a fresh process, because the system may take unused pages from that of the tests meanwhile
-    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-    assert 60 * MIB < int(told.stdout) < 80 * MIB
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert 60 * MIB < int(ran.stdout) < 80 * MIB

@@ -15,6 +15,7 @@ from headwater.limits import (
     HEADER_MEMORY_BYTES,
     HEADERS_MAX,
     HEADS_KNOWN_MAX,
+    HEADS_PASSED,
     JOINED_PIECE_BYTES,
     PARSE_STEP_BYTES,
     REQUEST_MEMORY_BYTES,
@@ -335,8 +336,11 @@ def test_known_heads_are_bounded() -> None:
         parser.feed(_post(f"/{number}"))
     oldest, *_, newest = heads
     assert (len(heads), oldest, newest) == (HEADS_KNOWN_MAX, _head("/10"), _head(f"/{HEADS_KNOWN_MAX + 9}"))
-    assert parser.repeated(_post("/0")) is not None  # its headers are known
-    assert (len(heads), [*heads][-1]) == (HEADS_KNOWN_MAX, _head("/0"))
+    for number in range(HEADS_PASSED):
+        assert parser.repeated(_post(f"/other/{number}")) is not None  # its headers are known
+    assert next(iter(heads)) == oldest
+    assert parser.repeated(_post("/0")) is not None  # the first that replaces another one
+    assert (len(heads), [*heads][-1], oldest in heads) == (HEADS_KNOWN_MAX, _head("/0"), False)
     for number in range(1_000, 1_000 + HEADS_KNOWN_MAX):
         parser.feed(_post(body=bytes(number)))
     assert len(heads) == HEADS_KNOWN_MAX

@@ -27,13 +27,13 @@ LIMITS = {field.name for field in msgspec.structs.fields(Limits)}
 
 
 def reachable(start: ConnectionState) -> set[ConnectionState]:
-    found, new = {start}, [start]
+    reached, new = {start}, [start]
     while new:
         for state in TRANSITIONS[new.pop()].values():
-            if state not in found:
-                found.add(state)
+            if state not in reached:
+                reached.add(state)
                 new.append(state)
-    return found
+    return reached
 
 
 def test_every_state_can_be_reached_and_ends() -> None:

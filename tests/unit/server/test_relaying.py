@@ -11,12 +11,12 @@ import pytest
 
 from headwater.engine import Engine
 from headwater.limits import Limits
-from headwater.log.commands import Append
+from headwater.log.commands import Append, Delete
 from headwater.outbound import open_outbound
 from headwater.server.auth.grants import GrantedCallers
 from headwater.server.dispatch import Dispatcher
 from headwater.server.http import Request, Response
-from headwater.server.relaying import REQUESTS, Relay
+from headwater.server.relaying import ANSWERS, REQUESTS, Relay
 from headwater.server.roles import Role
 from headwater.server.service import Service
 from headwater.server.subscriptions import Subscriptions
@@ -29,6 +29,12 @@ class Elsewhere(Role):
 
     is_held = False
     is_shared = True
+
+
+class Beginning(Elsewhere):
+    """The role of a server that has just got it, and has not begun to work."""
+
+    is_held = True
 
 
 class Pair:
@@ -144,5 +150,56 @@ def test_a_record_that_cannot_be_read_stops_nothing() -> None:
         await pair.serve()
         await pair.engine.execute(Append(REQUESTS, pair.engine.now_ms(), b"\x01\0\0\0?", "application/octet-stream"))
         assert (await pair.ask(pair.second, "GET", f"{ROOT}/s"))[0] == 404
+
+    run(body)
+
+
+@pytest.mark.parametrize("path", [REQUESTS, f"{ANSWERS}second"])
+def test_a_stream_that_is_gone_is_created_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database was restored from before it was created, or a server hung until it had expired."""
+
+    async def body(pair: Pair) -> None:
+        monkeypatch.setattr("headwater.server.relaying.RELAY_S", 0.2)
+        await pair.serve()
+        assert (await pair.ask(pair.second, "GET", ROOT))[0] == 200
+        await pair.engine.execute(Delete(path, pair.engine.now_ms()))
+
+        async def is_answered() -> bool:
+            status, _ = await pair.ask(pair.second, "GET", ROOT)
+            assert status in (200, 503)  # 404 would be that of another stream
+            return status == 200
+
+        await wait_until_async(is_answered)
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/table/__stp/views"),
+        ("GET", "/v1/table/__stp/followers"),
+        ("GET", "/v1/table/__stp/nurls?table=t"),
+        ("GET", ROOT),
+        ("POST", "/v1/table/t/notify"),
+        ("POST", "/v1/stream/__ds/compact?path=a"),
+        ("PUT", "/v1/table/t"),
+        ("DELETE", "/v1/table/t"),
+    ],
+)
+def test_a_server_that_has_just_got_the_role_asks_to_wait(method: str, path: str) -> None:
+    """It would say otherwise that there is nothing, or that it cannot do it."""
+
+    async def body(pair: Pair) -> None:
+        service = Service(pair.engine, Limits(), role=Beginning(), relay=pair.second.relay)
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        url, _, query = path.partition("?")
+        Dispatcher(service).dispatch(
+            Request(method, url, query, {"host": "127.0.0.1"}, b"", peer="127.0.0.1"), answer.set_result
+        )
+        response = await answer
+        assert response.status == 503
+        assert "begins or ends this work now" in bytes(response.body[0]).decode()
+        assert ("retry-after", "1") in response.headers
 
     run(body)

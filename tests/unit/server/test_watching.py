@@ -9,7 +9,7 @@ import pytest
 
 from headwater.server.watching import FileWatcher
 from tests import virtual_time
-from tests.waiting import wait_until_async
+from tests.waiting import wait_for_async, wait_until_async
 
 EVERY_S = 0.01
 
@@ -33,14 +33,10 @@ class Place:
         return watcher
 
     async def until_used(self, number: int) -> None:
-        async with asyncio.timeout(5):
-            while self.used[-1] != number:
-                await asyncio.sleep(EVERY_S)
+        await wait_for_async(lambda: self.used[-1], number)
 
     async def until_loaded(self, times: int) -> None:
-        async with asyncio.timeout(5):
-            while self.loads < times:
-                await asyncio.sleep(EVERY_S)
+        await wait_until_async(lambda: self.loads >= times)
 
 
 @pytest.fixture
@@ -102,9 +98,9 @@ def test_what_cannot_be_loaded_is_logged_once_and_the_old_one_stays(
         await watcher.stop()
 
     virtual_time.run(main())
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(told) == 2
-    assert all(text.startswith("the number cannot be loaded, the previous content stays in use: ") for text in told)
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(messages) == 2
+    assert all(text.startswith("the number cannot be loaded, the previous content stays in use: ") for text in messages)
     assert place.used == [1, 2]
 
 

@@ -32,7 +32,9 @@ def unready(service: Service, report: EngineReport) -> list[str]:
     if not service.role.is_reachable:
         reasons.append("the database does not answer")
     if report.store.fold_stuck:
-        reasons.append("the journal is not folded")
+        # Servers that share a database have no journal. What they do in the background is tried again too.
+        is_shared = service.role.is_shared
+        reasons.append("the database is not tidied up" if is_shared else "the journal is not folded")
     if service.fence is not None and service.fence.reason is not None:
         reasons.append(service.fence.reason)
     if service.memory is not None and service.memory.short:

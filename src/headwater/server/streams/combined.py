@@ -9,6 +9,7 @@ from headwater.engine.messages import Read, VisibleStream
 from headwater.errors import (
     HeadwaterError,
     InvalidQueryError,
+    NotReadyError,
     OffsetGoneError,
     OffsetLostError,
     OffsetTrimmedError,
@@ -16,6 +17,7 @@ from headwater.errors import (
     StreamNotFoundError,
     UnsupportedMediaTypeError,
 )
+from headwater.limits import RETRY_AFTER_S
 from headwater.log.content import media_type
 from headwater.log.offsets import BEGINNING, Offset
 from headwater.protocol.streams.combined import (
@@ -28,6 +30,7 @@ from headwater.protocol.streams.combined import (
 )
 from headwater.server.auth.scopes import Action
 from headwater.server.http import Request, Response
+from headwater.server.problems import problem
 from headwater.server.service import Service
 from headwater.server.streams.combined_feeds import CombinedFeed
 from headwater.server.streams.combined_members import SubscribedStreams
@@ -37,6 +40,8 @@ from headwater.server.streams.replies import NO_CACHE, NO_STORE, SANDBOX, UNBUFF
 async def follow(service: Service, request: Request, _: str) -> Response:
     query = parse_combined(_parameters(request), service.limits.combined_streams_max)
     name = query.subscription
+    if name and service.subscriptions is None:
+        return _elsewhere()
     members = SubscribedStreams(service, request, name) if name else None
     last_event_id = request.headers.get("last-event-id", "")  # of an EventSource that reconnects
     reached = parse_id(query, last_event_id) if last_event_id else {}
@@ -62,6 +67,20 @@ async def follow(service: Service, request: Request, _: str) -> Response:
     if place is not None:
         response = place.hold(response)
     return response if authority is None or still_allowed is None else authority.hold(response, still_allowed)
+
+
+def _elsewhere() -> Response:
+    """The answer of a server without the role. It closes the connection, because each request on it meets this server
+    again, if nothing but the kernel chooses among servers."""
+    response = problem(
+        NotReadyError(
+            "another server has the subscriptions, and only it can follow the streams of one; repeat the request on a "
+            "new connection until it gets there, or name the streams with stream=",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    )
+    response.close = True
+    return response
 
 
 def _parameters(request: Request) -> str:

@@ -115,7 +115,7 @@ class SubscribedStreams:
 
     @property
     def is_over(self) -> bool:
-        return self._subscription.is_deleted
+        return self._subscription.is_over
 
     def __contains__(self, path: str) -> bool:
         return path in self._subscription.links

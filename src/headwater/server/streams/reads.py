@@ -79,7 +79,9 @@ async def read(service: Service, request: Request, path: str) -> Response:
         request.route = waiting(request.route)
     message = Read(path, query.offset, query.until, limits.read_chunk_bytes, wait_s)
     with (wait_s and service.places.claim(limits, request, path)) or contextlib.nullcontext():
-        reply = await _with_tail(service, message, await service.engine.read(message))
+        reply = await service.engine.read(message)
+        if reply.start < 0:
+            reply = await _with_tail(service, message, reply)
     response, encoding = _piece(service, request, query, reply)
     if encoding is not None:
         data = await compression.encode_body(response.body, encoding, limits.compress_inline_bytes)

@@ -14,7 +14,7 @@ from headwater import limits
 from headwater.errors import (
     HeadwaterError,
     InvalidSubscriptionError,
-    OverloadedError,
+    NotReadyError,
     SubscriptionNotFoundError,
     UnknownOutcomeError,
 )
@@ -53,7 +53,7 @@ PATHS = f"{RESERVED}/subscriptions/"  # before the id, in the paths of scopes
 
 def _all(service: Service) -> Subscriptions:
     if service.subscriptions is None:
-        raise OverloadedError("this server has no subscriptions")
+        raise NotReadyError("another server has the subscriptions now", retry_after_s=limits.RETRY_AFTER_S)
     return service.subscriptions
 
 

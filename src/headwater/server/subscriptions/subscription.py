@@ -87,6 +87,7 @@ class SubscriptionHost(Protocol):
     entropy: Callable[[], float]
     counts: SubscriptionCounts
     running: bool  # wakes are delivered
+    has_stopped: bool  # for ever: this server stops, or another one has the role
     scans: asyncio.Semaphore  # how many subscriptions look at all their links at the same time
 
     def may(self, record: SubscriptionRecord, action: Action, path: str) -> bool: ...
@@ -143,6 +144,11 @@ class RunningSubscription:
         self._must_advance = False
         self._timer: asyncio.TimerHandle | None = None
         self._failures = Streak(_UNTOLD)  # of writes in a row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its readers are told of streams that join no more."""
+        return self.is_deleted or self._around.has_stopped
 
     # Streams
 

@@ -96,7 +96,7 @@ class Subscriptions:
         self.posts: Tasks = Tasks()
         self.entropy = entropy
         self.counts = SubscriptionCounts()
-        self.running = False
+        self.running = self.has_stopped = False
         self._is_complete = True  # all subscriptions that are stored could be read
         self.scans = asyncio.Semaphore(limits.SUBSCRIPTION_SCANS_AT_ONCE)
         self.version = 0  # of the interest in paths
@@ -162,7 +162,7 @@ class Subscriptions:
             subscription.note_unknown()
 
     async def stop(self) -> None:
-        self.running = False
+        self.running, self.has_stopped = False, True
         for subscription in self._by_id.values():
             subscription.stop_waiting()
         self.posts.cancel()

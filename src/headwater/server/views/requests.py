@@ -57,4 +57,6 @@ async def list_views(service: Service, request: Request, _: str) -> Response:
     def is_shown(view: Definition) -> bool:
         return all(request.caller.may(Action.READ, path) for path in (view.target, view.source))
 
+    if service.views is not None:
+        await service.views.forget_gone()
     return json_response({"views": [] if service.views is None else service.views.status(is_shown)})

@@ -89,7 +89,7 @@ class View:
         self._progress = document.progress
         self._recorded = document.progress  # in the document
         self._version = 0  # of the document
-        self._content_type, self._target_id = "", 0  # of the target
+        self._content_type, self.target_id = "", 0  # of the target; 0: it was not opened yet
         self._source_offset: Offset | None = None  # up to which the source is converted, while there is one
         self._pulled: Pulled | None = None  # the source, since it was first followed
         self._state = ViewState.WAITING
@@ -187,7 +187,7 @@ class View:
             raise ViewGoneError from None
         if document is None:
             raise ViewGoneError
-        self._version, self._content_type, self._target_id = document.version, target.content_type, target.id
+        self._version, self._content_type, self.target_id = document.version, target.content_type, target.id
         self._progress = self._recorded = decode(document.data).progress
         return target
 
@@ -285,7 +285,7 @@ class View:
             close=close,
             documents=(self._document(progress),),
             framed=framed,
-            stream_id=self._target_id,
+            stream_id=self.target_id,
             keeper=self.key,
         )
         try:

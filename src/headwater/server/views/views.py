@@ -90,6 +90,8 @@ class Views:
     async def _create(self, command: Create, definition: Definition) -> Reply:
         source = await self._source_of(definition)
         if len(self._views) >= self._engine.limits.views_max:
+            await self.forget_gone()
+        if len(self._views) >= self._engine.limits.views_max:
             raise TooManyViewsError(f"a server may have {self._engine.limits.views_max} views (views_max)")
         key, view = PREFIX + uuid.uuid4().hex, ViewDocument(definition, ViewProgress(source))
         documents = (*command.documents, WriteDocument(key, encode(view), expected=0))
@@ -133,6 +135,16 @@ class Views:
         if view is not None:
             self._end(view)
 
+    async def forget_gone(self) -> None:
+        """Forget views whose targets are gone: they have expired, or another server has deleted them. Otherwise they
+        would only be noticed with the next row of their sources."""
+        views = [view for view in self._views.values() if view.target_id]
+        targets = await asyncio.gather(*(self._stream_at(view.definition.target) for view in views))
+        for view, target in zip(views, targets, strict=True):
+            is_gone = target is None or target.id != view.target_id
+            if is_gone and self._views.get(view.definition.target) is view and await self._delete_document(view):
+                self._end(view)
+
     # Tasks
 
     def _begin(self, key: str, document: ViewDocument) -> None:
@@ -145,12 +157,16 @@ class Views:
         try:
             await view.run()
         except ViewGoneError:
-            try:
-                await self._engine.execute(WriteDocuments((WriteDocument(view.key, None),)))
-            except HeadwaterError as error:  # it is deleted when the path is used again, or at the next start
-                log.warning("the document of a view that is gone is left over: %s", error)
-            else:
+            if await self._delete_document(view):
                 self._forget(view)
+
+    async def _delete_document(self, view: View) -> bool:
+        try:
+            await self._engine.execute(WriteDocuments((WriteDocument(view.key, None),)))
+        except HeadwaterError as error:  # it is deleted when the path is used again, or at the next start
+            log.warning("the document of a view that is gone is left over: %s", error)
+            return False
+        return True
 
     def _end(self, view: View) -> None:
         self._forget(view)

@@ -44,8 +44,8 @@ class World:
         query: str = "",
         method: str = "GET",
     ) -> Request:
-        given = f"Bearer {self.token}" if credentials == "" else credentials
-        request = Request(method, "/", query, {} if given is None else {"authorization": given}, b"")
+        header = f"Bearer {self.token}" if credentials == "" else credentials
+        request = Request(method, "/", query, {} if header is None else {"authorization": header}, b"")
         self.authority.authorize(request, rule, path)
         return request
 
@@ -239,8 +239,8 @@ def test_a_url_for_a_token_ends_with_a_slash(world: World, url: str) -> None:
 
 
 def test_answers_are_for_the_caller_alone() -> None:
-    given = (("cache-control", "public, max-age=60, immutable"), ("etag", "x"))
-    assert as_private(given)[:2] == (("cache-control", "private, max-age=60, immutable"), ("etag", "x"))
+    headers = (("cache-control", "public, max-age=60, immutable"), ("etag", "x"))
+    assert as_private(headers)[:2] == (("cache-control", "private, max-age=60, immutable"), ("etag", "x"))
     assert ("vary", "authorization") in as_private(())
 
 

@@ -178,8 +178,8 @@ def test_files_of_keys_are_beside_the_auth_file(file: Path) -> None:
 
 
 def _owner(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+    status = path.stat()
+    return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o660, 0o400])

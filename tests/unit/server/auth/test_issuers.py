@@ -52,8 +52,8 @@ ISSUERS = {ISS: Issuer(ISS, [AUD], KeySet(KEYS))}
 
 
 def claims(**more: object) -> dict[str, object]:
-    given = {"iss": ISS, "aud": AUD, "sub": "ann", "exp": int(time.time()) + 60, "scope": "read:a/** openid", **more}
-    return {name: value for name, value in given.items() if value is not None}
+    payload = {"iss": ISS, "aud": AUD, "sub": "ann", "exp": int(time.time()) + 60, "scope": "read:a/** openid", **more}
+    return {name: value for name, value in payload.items() if value is not None}
 
 
 def signed(algorithm: str = "EdDSA", headers: dict[str, Any] | None = None, **more: object) -> str:

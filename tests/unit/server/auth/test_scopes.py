@@ -46,7 +46,7 @@ def test_a_root_before_the_glob_means_streams_or_tables_alone() -> None:
 
 @pytest.mark.parametrize("action", Action)
 def test_every_action_is_its_own_but_for_admin(action: Action) -> None:
-    allowed = {asked for asked in Action if parse_scopes([f"{action}:**"]).allow(asked, "x")}
+    allowed = {other for other in Action if parse_scopes([f"{action}:**"]).allow(other, "x")}
     assert allowed == (set(Action) if action is Action.ADMIN else {action})
 
 

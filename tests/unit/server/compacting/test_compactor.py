@@ -45,11 +45,11 @@ async def state_stream(engine: Engine, path: str = "a", *, updates: int = 60, ke
 
 async def values(engine: Engine, path: str = "a") -> dict[str, int]:
     """What a new reader has in the end."""
-    found = {}
+    newest = {}
     for message in json.loads(b"[%b]" % (await all_of(engine, path))[:-1]):
         if "operation" in message["headers"]:
-            found[message["key"]] = message["value"]
-    return found
+            newest[message["key"]] = message["value"]
+    return newest
 
 
 async def begins_with_snapshot(engine: Engine, path: str = "a") -> bool:

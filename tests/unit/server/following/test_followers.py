@@ -65,14 +65,14 @@ async def rows(engine: Engine) -> bytes:
 
 
 async def until(followers: Followers, wanted: Callable[[FollowerStatus], object]) -> FollowerStatus:
-    found: list[FollowerStatus] = []
+    statuses: list[FollowerStatus] = []
 
     def holds() -> bool:
-        found[:] = [followers.status()[0]]
-        return bool(wanted(found[0]))
+        statuses[:] = [followers.status()[0]]
+        return bool(wanted(statuses[0]))
 
     await wait_until_async(holds)
-    return found[0]
+    return statuses[0]
 
 
 async def notified(followers: Followers, name: str, surl: str) -> bool:
@@ -506,9 +506,9 @@ def test_notify_wakes_the_follower_of_a_surl(monkeypatch: pytest.MonkeyPatch, pa
 
 def receiving(followers: Followers) -> asyncio.Timeout:
     """The timeout of the request of the follower of the table t."""
-    found = followers._tasks["t"][0]._receiving
-    assert found is not None
-    return found
+    task = followers._tasks["t"][0]._receiving
+    assert task is not None
+    return task
 
 
 def test_notify_gives_up_an_answer_that_is_held_open_and_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,11 +149,11 @@ async def recorded(engine: Engine, key: str, failures: int) -> NurlRecord:
 
     async def nurl() -> NurlRecord | None:
         kept = await engine.document(key)
-        found = None if kept is None else decode(kept.data)
-        return found if found is not None and found.failures == failures else None
+        record = None if kept is None else decode(kept.data)
+        return record if record is not None and record.failures == failures else None
 
-    found: NurlRecord = await wait_until_async(nurl)
-    return found
+    record: NurlRecord = await wait_until_async(nurl)
+    return record
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_a_nurl_whose_end_cannot_be_stored_is_not_called_again() -> None:
     async def body(engine: Engine, notifier: Notifier, outbound: FakeOutbound, _: ManualClock) -> None:
         waits, remove = [], notifier._registry.remove
 
-        async def failing(*given: Any) -> None:
+        async def failing(*arguments: Any) -> None:
             (delivery,) = notifier._tables[next(iter(notifier._tables))].deliveries.values()
             waits.append(delivery.nurl.failures)
             if len(waits) < 4:
                 raise OverloadedError("not now", retry_after_s=1)
-            await remove(*given)
+            await remove(*arguments)
 
         notifier._registry.remove = failing  # type: ignore[method-assign, assignment]
         await notifier.advertise(PATH, [("rows", URL)], BASE)

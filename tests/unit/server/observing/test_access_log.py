@@ -25,8 +25,8 @@ from tests.waiting import wait_until
 
 
 def request(path: str = "/v1/stream/a", query: str = "", **headers: str) -> Request:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request("GET", path, query, given, b"", peer="127.0.0.1", id="id-1")
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Request("GET", path, query, names, b"", peer="127.0.0.1", id="id-1")
 
 
 def entry(**changes: object) -> AccessEntry:

@@ -46,10 +46,10 @@ def test_a_json_record_is_one_line_and_has_everything() -> None:
     line = JsonFormatter().format(record("path %s", FORGED, error=raised(FORGED)))
     assert line.isascii()
     assert line.isprintable()
-    found = json.loads(line)
-    assert found["message"] == f"path {FORGED}"
-    assert (found["level"], found["logger"]) == ("warning", "headwater.server")
-    assert FORGED in found["exception"]
+    entry = json.loads(line)
+    assert entry["message"] == f"path {FORGED}"
+    assert (entry["level"], entry["logger"]) == ("warning", "headwater.server")
+    assert FORGED in entry["exception"]
 
 
 def test_libraries_that_log_headers_do_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,12 +59,12 @@ def test_libraries_that_log_headers_do_not(capsys: pytest.CaptureFixture[str]) -
         configure(logging.DEBUG, "json")
         logging.getLogger("httpcore.http11").debug("send_request_headers authorization: Bearer secret")
         logging.getLogger("headwater.server").debug("seen")
-        told = capsys.readouterr().err
+        lines = capsys.readouterr().err
     finally:
         root.handlers[:] = before
         root.setLevel(level)
-    assert "secret" not in told
-    assert json.loads(told)["message"] == "seen"
+    assert "secret" not in lines
+    assert json.loads(lines)["message"] == "seen"
 
 
 def test_a_standard_error_that_is_closed_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,8 @@ def test_a_scrape_has_every_metric_of_the_list_and_no_other(tmp_path: Path) -> N
     assert "headwater_backups_failing 0.0" in text
     assert "headwater_lease_held 0.0" in text
     families = {family.name: family for family in parse_text(text)}
-    found = {name for name in families if name.startswith("headwater_")}
-    assert found == {name.removesuffix("_total") for name in NAMES}
+    names = {name for name in families if name.startswith("headwater_")}
+    assert names == {name.removesuffix("_total") for name in NAMES}
     for metric in METRICS:
         family = families[metric.name.removesuffix("_total")]
         assert (family.type, family.documentation) == (metric.kind, metric.help)

@@ -30,8 +30,8 @@ class Noted:
 
 
 def request(route: int = 3, began_s: float = 0.0, **headers: str) -> Request:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request("GET", "/v1/stream/a", "", given, b"", route=route, began_s=began_s)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Request("GET", "/v1/stream/a", "", names, b"", route=route, began_s=began_s)
 
 
 def test_answers_are_counted_by_route_and_class() -> None:
@@ -79,9 +79,9 @@ def test_a_success_has_no_id_and_an_error_has_one() -> None:
     observer.answered(request(), fine)
     observer.answered(request(), wrong)
     assert fine.headers == ()
-    told = msgspec.json.decode(bytes(wrong.body[0]))
-    assert told["request_id"] == dict(wrong.headers)[REQUEST_ID]
-    assert told["detail"] == 'it\'s "gone"\n'
+    document = msgspec.json.decode(bytes(wrong.body[0]))
+    assert document["request_id"] == dict(wrong.headers)[REQUEST_ID]
+    assert document["detail"] == 'it\'s "gone"\n'
 
 
 def test_ids_are_not_the_same_twice() -> None:
@@ -98,18 +98,18 @@ def test_a_sane_id_is_taken(given_id: str) -> None:
 
 @pytest.mark.parametrize("given_id", ["", "x" * 129, 'a"b', "a b", "a\nb", "a\\b", "é", "a\x00", "<a>", "a\n"])
 def test_an_id_that_is_not_sane_is_replaced(given_id: str) -> None:
-    asked = request(x_request_id=given_id)
-    assert Observer().identify(asked) != given_id
+    asking = request(x_request_id=given_id)
+    assert Observer().identify(asking) != given_id
 
 
 @given(st.text(max_size=200))
 def test_no_id_breaks_the_document_or_the_header(given_id: str) -> None:
     response = problem(StreamNotFoundError("gone"))
     Observer().answered(request(x_request_id=given_id), response)
-    told = msgspec.json.decode(bytes(response.body[0]))
-    assert told["request_id"].isascii()
-    assert told["request_id"].isprintable()
-    assert told["status"] == 404
+    document = msgspec.json.decode(bytes(response.body[0]))
+    assert document["request_id"].isascii()
+    assert document["request_id"].isprintable()
+    assert document["status"] == 404
 
 
 def test_a_500_has_a_line_in_the_log_with_its_id(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from headwater.server.http import Request
 from headwater.server.memory import MemoryMark
 from headwater.server.observing import probes
 from headwater.server.observing.upkeep import Upkeep
+from headwater.server.roles import Role
 from headwater.server.service import Service
 from headwater.store.contract import StoreReport
 from headwater.store.memory import MemoryStore
@@ -21,7 +22,20 @@ from headwater.store.memory import MemoryStore
 async def _nothing() -> None: ...
 
 
-async def asked(*, full: str | None = None, short: bool = False, draining: bool = False, stuck: bool = False) -> int:
+class Among(Role):
+    """The role of a server that shares a database with others."""
+
+    is_shared = True
+
+
+async def asked(
+    *,
+    full: str | None = None,
+    short: bool = False,
+    draining: bool = False,
+    stuck: bool = False,
+    is_shared: bool = False,
+) -> int:
     store = MemoryStore()
     if stuck:
         store.report = lambda: StoreReport(fold_stuck=True)  # type: ignore[method-assign]
@@ -32,7 +46,7 @@ async def asked(*, full: str | None = None, short: bool = False, draining: bool 
     if draining:
         engine.drain()
     try:
-        service = Service(engine, Limits(), memory=memory)
+        service = Service(engine, Limits(), memory=memory, role=Among() if is_shared else Role())
         assert (await probes.healthz(service, Request("GET", "/healthz", "", {}, b""), "")).status == 200
         return (await probes.readyz(service, Request("GET", "/readyz", "", {}, b""), "")).status
     finally:
@@ -45,19 +59,20 @@ def test_a_server_that_can_work_is_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ({"full": "/secret/place/1.journal: No space left on device"}, "the disk is full"),
         ({"short": True}, "memory is short"),
         ({"stuck": True}, "the journal is not folded"),
+        ({"stuck": True, "is_shared": True}, "the database is not tidied up"),
         ({"draining": True}, "no writes are accepted"),
         ({"full": "x", "short": True}, "the disk is full; memory is short"),
     ],
 )
-def test_what_keeps_it_from_working_is_told(how: dict[str, object], told: str) -> None:
+def test_what_keeps_it_from_working_is_told(how: dict[str, object], message: str) -> None:
     with pytest.raises(NotReadyError) as raised:
         asyncio.run(asked(**how))  # type: ignore[arg-type]
-    assert raised.value.detail == told
+    assert raised.value.detail == message
     assert raised.value.status == 503
 
 

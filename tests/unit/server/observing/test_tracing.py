@@ -64,17 +64,17 @@ def test_of_others_a_share_is_sampled() -> None:
 
 
 def test_every_request_has_a_name_that_does_not_depend_on_its_path() -> None:
-    found = spans(1.0, request(route=NO_ROUTE), request(route=waiting(APPEND.number)), status=500)
-    assert [span.name for span in found] == ["_OTHER none", "POST /v1/stream/{path}"]
-    assert {span.status.status_code.name for span in found} == {"ERROR"}
+    exported = spans(1.0, request(route=NO_ROUTE), request(route=waiting(APPEND.number)), status=500)
+    assert [span.name for span in exported] == ["_OTHER none", "POST /v1/stream/{path}"]
+    assert {span.status.status_code.name for span in exported} == {"ERROR"}
 
 
 def test_a_request_that_follows_has_the_same_trace_and_another_span() -> None:
     assert next_header(None) == {}
-    found = parse_traceparent(next_header(TraceContext(TRACE, SPAN, 3))["traceparent"])
-    assert found is not None
-    assert (found.trace_id, found.flags) == (TRACE, 3)
-    assert found.span_id != SPAN
+    context = parse_traceparent(next_header(TraceContext(TRACE, SPAN, 3))["traceparent"])
+    assert context is not None
+    assert (context.trace_id, context.flags) == (TRACE, 3)
+    assert context.span_id != SPAN
 
 
 @pytest.fixture

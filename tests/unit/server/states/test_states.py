@@ -94,10 +94,10 @@ def test_a_state_is_built_once_and_follows_its_stream() -> None:
     async def body(engine: Engine) -> None:
         states = States()
         await append(engine, events(5))
-        asked = [asyncio.create_task(counted(engine, states)) for _ in range(10)]
+        tasks = [asyncio.create_task(counted(engine, states)) for _ in range(10)]
         await asyncio.sleep(1)
         store.go.set()
-        assert await asyncio.gather(*asked) == [5] * 10
+        assert await asyncio.gather(*tasks) == [5] * 10
         assert (len(states), states.builds, states.hits, store.reads) == (1, 1, 0, 1)
         for number in range(6, 20):
             await append(engine, events(1, number - 1))
@@ -146,11 +146,11 @@ def test_a_build_that_nobody_waits_for_stops_and_is_continued() -> None:
     async def body(engine: Engine) -> None:
         states = States()
         await append(engine, events(3))
-        asked = [asyncio.create_task(counted(engine, states)) for _ in range(2)]
+        tasks = [asyncio.create_task(counted(engine, states)) for _ in range(2)]
         await asyncio.sleep(1)
-        for task in asked:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         (kept,) = states._views.values()
         await append(engine, events(3, 3))
         store.go.set()
@@ -169,13 +169,13 @@ def test_a_stream_that_is_deleted_while_its_state_is_built(again: bool) -> None:
     async def body(engine: Engine) -> None:
         states = States()
         await append(engine, events(3))
-        asked = asyncio.create_task(counted(engine, states))
+        task = asyncio.create_task(counted(engine, states))
         await asyncio.sleep(1)
         await engine.execute(Delete("s", engine.now_ms()))
         if again:
             await create(engine, body=events(2))
         with pytest.raises(StreamNotFoundError):
-            await asked
+            await task
         store.go.set()
         if again:
             assert await counted(engine, states) == 2
@@ -191,13 +191,13 @@ def test_a_stream_that_is_deleted_while_a_slice_of_it_is_folded_in_a_thread() ->
         states = States()
         await append(engine, events(30_000))
         for _ in range(20):
-            asked = asyncio.create_task(counted(engine, states))
+            task = asyncio.create_task(counted(engine, states))
             for _ in range(random.randrange(6)):
                 await asyncio.sleep(0)
             await engine.execute(Delete("s", engine.now_ms()))
             await create(engine, body=events(random.choice((1, 10_000))))
             try:
-                assert await asked == 30_000
+                assert await task == 30_000
             except StreamNotFoundError:
                 """It was deleted before the answer."""
             size = len((await engine.read(Read("s", bytes_max=1 << 30))).data)
@@ -217,13 +217,13 @@ def test_what_was_trimmed_is_not_part_of_the_state(during: bool) -> None:
         for number in range(4):
             await append(engine, events(1, number))
         if during:
-            asked = asyncio.create_task(counted(engine, states))
+            task = asyncio.create_task(counted(engine, states))
             await asyncio.sleep(1)
             tail = (await find(engine)).tail
             await engine.trim("s", before=(await find(engine)).offset(tail // 2))
             store.go.set()
             try:
-                assert await asked == 4
+                assert await task == 4
             except OffsetTrimmedError:
                 """The handler of the request asks again."""
         else:
@@ -314,11 +314,11 @@ def test_the_server_stops_while_a_state_is_built() -> None:
     async def body(engine: Engine) -> None:
         await append(engine, events(3))
         states = States()
-        asked = asyncio.create_task(counted(engine, states))
+        task = asyncio.create_task(counted(engine, states))
         await asyncio.sleep(1)
         engine.drain()
         with pytest.raises(StoppingError):
-            await asked
+            await task
         store.go.set()
 
     with_stream(body, store)
@@ -425,10 +425,10 @@ def test_states_at_offsets_are_few_and_evicted_first() -> None:
         states, limits = States(), Limits()
         tails = [await append(engine, events(1, number)) for number in range(STATES_PAST_WAITING_MAX + 5)]
         stream = await find(engine)
-        asked = [asyncio.create_task(states.ask_at(engine, limits, stream, tail, count)) for tail in tails]
+        tasks = [asyncio.create_task(states.ask_at(engine, limits, stream, tail, count)) for tail in tails]
         await asyncio.sleep(1)
         store.go.set()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, OverloadedError)]
         assert len(refused) == 4  # the last one is the state of now
         assert await counted(engine, states) == len(tails)

@@ -96,8 +96,8 @@ def test_a_view_is_built_once_and_follows_its_table() -> None:
         for size in (3, 20_000, 1, 5_000):
             await append(engine, b"".join(b"+\tk%d\t%d\n" % (n % 700, n) for n in range(size)))
             await append(engine, b"-\tk1\t\n")
-            found = await asyncio.gather(*[live_rows(engine, views) for _ in range(3)])
-            assert found[0] == found[1] == found[2] == naive(await all_rows(engine))
+            contents = await asyncio.gather(*[live_rows(engine, views) for _ in range(3)])
+            assert contents[0] == contents[1] == contents[2] == naive(await all_rows(engine))
         assert len(views) == 1
 
     with_table(body)
@@ -248,14 +248,14 @@ def test_a_request_for_a_view_that_is_built_while_the_server_stops_or_the_table_
             return await read_more(message)
 
         engine.read_more = held  # type: ignore[method-assign]
-        asked = asyncio.ensure_future(live_rows(engine, views))
+        task = asyncio.ensure_future(live_rows(engine, views))
         await begun.wait()
         if stops:
             engine.end_live_reads()
         else:
             await engine.execute(Delete("t", engine.now_ms()))
         with pytest.raises(error):
-            await asked
+            await task
 
     with_table(body)
 
@@ -322,11 +322,11 @@ async def snapshot_paths(engine: Engine) -> list[str]:
 async def settled(engine: Engine, count: int) -> list[str]:
     """The snapshots, once there are so many and all are closed."""
     for _ in range(2_000):
-        found = (await engine.page("\x02", "", 100)).streams
-        if len(found) == count and all(stream.closed for stream in found):
+        streams = (await engine.page("\x02", "", 100)).streams
+        if len(streams) == count and all(stream.closed for stream in streams):
             break
         await asyncio.sleep(0)
-    return [stream.path for stream in found]
+    return [stream.path for stream in streams]
 
 
 def test_a_view_that_is_built_again_costs_the_live_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,11 +193,11 @@ def test_a_finite_answer_is_completed_or_aborted() -> None:
 def test_a_live_reader_beyond_the_end_waits_for_the_rows_after_its_seqno() -> None:
     async def body(engine: Engine, service: Service) -> None:
         await append(engine, 2)
-        found = await engine.find_row(FindRow("t", 7))
+        row = await engine.find_row(FindRow("t", 7))
         sinks = [SlowSink(1 << 20) for _ in range(2)]
         for number, sink in enumerate(sinks):
             more = {"since_id": 7, "timeout_s": 60, "idle_s": 60}
-            RowFeed(service, found.table, found.start, **more, events=number == 1).open(sink, 0.0)
+            RowFeed(service, row.table, row.start, **more, events=number == 1).open(sink, 0.0)
         for count in (1, 3):
             await append(engine, count)
             await turns(20)

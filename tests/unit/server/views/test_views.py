@@ -14,7 +14,7 @@ from headwater.engine.committer import Answer, Answered
 from headwater.engine.messages import Read
 from headwater.engine.preparing import Preparer
 from headwater.errors import ConflictError, OverloadedError, ReadOnlyError, StreamGoneError, TooManyViewsError
-from headwater.log.commands import Append, Command, Create, Delete, WriteDocument
+from headwater.log.commands import Append, Command, Create, Delete, WriteDocument, WriteDocuments
 from headwater.log.content import ContentKind
 from headwater.log.events import Keeper
 from headwater.protocol.state.as_events import RecordFormat
@@ -253,6 +253,54 @@ def test_a_view_whose_target_is_gone_is_forgotten_and_its_name_is_free() -> None
         await append(engine, event("k"))
         await asyncio.sleep(0.01)
         assert await changes(engine) == []
+
+    with_views(body)
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_view_that_another_server_has_deleted_is_forgotten_when_views_are_listed(is_created_again: bool) -> None:
+    """That server has no views, so it deletes the stream alone."""
+
+    async def body(engine: Engine, views: Views) -> None:
+        await views.create(table(engine), DEFINITION)
+        await append(engine, event("a"))
+        await until(engine, [b"+\ta\t1"])
+        await views.forget_gone()
+        assert len(views.status()) == 1
+        await engine.execute(Delete("\x01v", engine.now_ms()))
+        if is_created_again:
+            await engine.execute(table(engine))
+        await views.forget_gone()
+        assert not views.status()
+        assert not await engine.documents(PREFIX, "", 10)
+        await views.create(table(engine, "\x01w"), Definition("\x01w", "s", "price"))
+        assert [status.view for status in views.status()] == ["/v1/table/w"]
+
+    with_views(body)
+
+
+def test_a_view_that_is_gone_is_not_forgotten_before_its_document_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever uses the path next, or lists views, deletes the document. Otherwise it would be there for ever."""
+
+    async def body(engine: Engine, views: Views) -> None:
+        submit = engine.submit
+
+        def refusing(command: Command, answered: Answered) -> None:
+            if isinstance(command, WriteDocuments):
+                answered(OverloadedError("later"))
+                return
+            submit(command, answered)
+
+        await views.create(table(engine), DEFINITION)
+        await append(engine, event("a"))
+        await until(engine, [b"+\ta\t1"])
+        await engine.execute(Delete("\x01v", engine.now_ms()))
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "submit", refusing)
+            await views.forget_gone()
+        assert views.holds("\x01v")
+        await views.create(table(engine), None)
+        assert await engine.documents(PREFIX, "", 10) == []
 
     with_views(body)
 
