@@ -44,9 +44,12 @@ def command(
 ) -> None:
     """Append messages, each exactly once, even if requests have to be retried.
 
-    Without messages or files it reads standard input: one message per line for a JSON stream, the bytes unchanged for
-    any other. A batch (messages given here, or --array) is atomic: it is stored completely or not at all.
+    Without messages or files, or for a single -, it reads standard input: one message per line for a JSON stream, the
+    bytes unchanged for any other. A batch (messages given here, or --array) is atomic: it is stored completely or
+    not at all.
     """
+    if messages == ["-"]:
+        messages, file = [], [*file, "-"]
     if array is not None and (messages or file):
         fail("--array excludes messages and --file", "Leave out the messages and --file.", code=WRONG_CALL)
     if if_tail is not None and (file or not (messages or array)):

@@ -86,6 +86,8 @@ def root_of(url: str) -> str:
         example = f"http://{named}" if named else DEFAULT_URL
         raise ValueError(f"the URL of a server begins with http:// or https://, for example {example}")
     parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError(f"the URL of a server names a host, for example {DEFAULT_URL}; got {url}")
     path = f"{parts.path.rstrip('/')}/"
     if STREAM_ROOT in path:
         return url

@@ -240,10 +240,11 @@ def _matching(existing: StreamState, command: Create) -> Reply:
     """The reply to a create if the stream exists with the same configuration."""
     for name, matches in (
         ("kind", command.kind is None or command.kind is existing.kind),
+        # Before what a fork has from its source if the command does not name it.
+        (f"source: {_fork_text(existing.fork, command.fork)}", _fork_matches(existing.fork, command.fork)),
         (f"content type: {existing.content_type}", _content_type_matches(existing, command)),
         ("time-to-live or expiry", _expiry_matches(existing, command)),
         ("closure", existing.closed == command.closed),
-        ("fork", _fork_matches(existing.fork, command.fork)),
         ("retention", command.retention in (None, existing.retention or KEEP_ALL)),
         (f"source: {_source_text(existing)}", (existing.keeper is None) == (command.keeper is None)),
     ):
@@ -254,6 +255,13 @@ def _matching(existing: StreamState, command: Create) -> Reply:
 
 def _source_text(existing: StreamState) -> str:
     return "it is no view" if existing.keeper is None else f"it is a view of {existing.keeper.source}"
+
+
+def _fork_text(existing: Fork | None, request: ForkRequest | None) -> str:
+    if existing is None:
+        return "it is no fork"
+    same_source = request is not None and request.source == existing.source_path
+    return f"it is a fork of {existing.source_path}{' at another offset' if same_source else ''}"
 
 
 def _content_type_matches(existing: StreamState, command: Create) -> bool:

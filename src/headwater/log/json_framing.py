@@ -62,7 +62,7 @@ def framed(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> tup
 def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     """The messages of an array (without its brackets), in groups of bounded size."""
     start = 0
-    if data.count(b",") > limits.JSON_COMMAS_AT_ONCE:
+    if _has_many_commas(data):
         while (group := _objects(data, start)) is not None:
             messages, start = group
             yield messages
@@ -76,6 +76,16 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     if start and not messages:
         raise InvalidJsonError("the array ends with a comma")
     yield messages
+
+
+def _has_many_commas(data: bytes) -> bool:
+    """Whether there are more than `JSON_COMMAS_AT_ONCE`. A long text is not counted to its end."""
+    left = limits.JSON_COMMAS_AT_ONCE
+    for start in range(0, len(data), limits.JSON_STEP_BYTES):
+        left -= data.count(b",", start, start + limits.JSON_STEP_BYTES)
+        if left < 0:
+            return True
+    return False
 
 
 def groups(data: bytes) -> Iterator[bytes]:

@@ -171,6 +171,13 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         begun = (timeline.id for timeline in reversed(self.timelines) if position > timeline.start)
         return max(owner, next(begun, 0))
 
+    def _has_id(self, offset: Offset) -> bool:
+        """Whether the id of an offset, which is not in a snapshot, is one of its position. The position at which a fork
+        or a timeline begins has two: that of the byte before it and that of the byte after it."""
+        if not self.lineage and not self.timelines:
+            return offset.id == self.stream_id
+        return offset.id in (self._id(offset.position), self._id(offset.position + 1))
+
     def resolve(
         self, tail: int, offset: Offset | None, timeline: int = 0, first: int = 0, until: int | None = None
     ) -> int:
@@ -185,7 +192,7 @@ class Names(msgspec.Struct, frozen=True, gc=False):
         if offset == BEGINNING:
             return self.begin(first, until)
         position = offset.position
-        if position <= tail and offset.id in (self._id(position), self._id(position + 1)):
+        if position <= tail and self._has_id(offset):
             if position < first:
                 raise self.trimmed(first, position)
             return position

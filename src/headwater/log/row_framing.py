@@ -33,9 +33,9 @@ def numbered(changes: bytes, first_seqno: int, timestamp: str) -> tuple[bytes, i
     """Put a SeqNo and the timestamp before each line, without creating an object per line. Returns the last SeqNo."""
     before = b"%d\t" + timestamp.encode() + b"\t"
     text = changes.replace(b"%", b"%%") if b"%" in changes else changes
-    last_seqno = first_seqno + text.count(b"\n")
-    rows = b"%b%b\n" % (before, text.replace(b"\n", b"\n" + before))
-    return rows % tuple(range(first_seqno, last_seqno + 1)), last_seqno
+    rows = text.replace(b"\n", b"\n" + before)
+    last_seqno = first_seqno + (len(rows) - len(text)) // len(before)  # faster than counting lines
+    return b"%b%b\n" % (before, rows) % tuple(range(first_seqno, last_seqno + 1)), last_seqno
 
 
 def format_rows(changes: Sequence[bytes], first_seqno: int, timestamp: str) -> bytes:

@@ -112,6 +112,8 @@ class StreamState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     @property
     def due_ms(self) -> int | None:
         """The time at which the stream may expire or something of it may have to be trimmed."""
+        if self.retention is None and not self.snapshots:
+            return self.deadline_ms
         times_ms = [self.deadline_ms]
         if self.snapshots:
             times_ms.append(self._grace_ms())

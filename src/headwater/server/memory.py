@@ -14,8 +14,6 @@ memory does not exceed the mark between two checks.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -23,6 +21,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from headwater.engine import Engine
+from headwater.freed_memory import return_freed_memory
 from headwater.limits import (
     AHEAD_SHARE,
     MEMORY_BYTES_MIN,
@@ -173,9 +172,3 @@ class MemoryMark:
             log.warning("there is memory again: writes are accepted")
             self.short = False
         return used
-
-
-def return_freed_memory() -> None:
-    """Make the C library return freed memory to the system; otherwise it still counts as used."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)

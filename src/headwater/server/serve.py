@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -21,6 +20,7 @@ import uvloop
 
 from headwater import limits as bounds
 from headwater.errors import OptionError
+from headwater.freed_memory import keep_freed_memory
 from headwater.limits import SWITCH_INTERVAL_S, Limits
 from headwater.server.activation import address_of, inherited_sockets
 from headwater.server.auth.keys import KeySet
@@ -88,7 +88,7 @@ def _serve_process(
     worker: int = 0,
 ) -> int:
     store = None if settings.store is not None else _open(settings)
-    _keep_freed_memory()
+    keep_freed_memory(bounds.FREE_BYTES_KEPT, bounds.FREE_PIECE_BYTES_MAX)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     _set_up_collection()
     return uvloop.run(_serve_leased(store, settings, ready, sockets, loaded, worker))
@@ -151,15 +151,6 @@ def fit_descriptors(limits: Limits, descriptors: int) -> Limits:
         return limits
     log.info("%d descriptors allow %d connections, fewer than connections_max", descriptors, most)
     return msgspec.structs.replace(limits, connections_max=most)
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MiB of freed memory, in one arena for all threads. Reads allocate megabytes, and
-    returning these to the kernel costs more than the read."""
-    with contextlib.suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in ((-8, 1), (-1, 64 << 20), (-3, 16 << 20)):  # arenas, trim, mmap threshold
-            mallopt(parameter, value)
 
 
 def _set_up_collection() -> None:

@@ -145,7 +145,7 @@ class RangeReader:
                     if len(repeated.get(name, ())) < rows:
                         repeated[name] = pa.repeat(pa.scalar(constant[name], pa.string()), rows)
                     columns[name] = repeated[name][:rows]
-            if "position" not in columns:
+            if "position" in self._names and "position" not in columns:
                 columns["position"] = pa.array(np.arange(position, position + rows, dtype=np.int64))
             yield pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._schema)
 
@@ -177,8 +177,8 @@ class RangeReader:
                 payload = self._ordered(payload, starts, times)
             if first < rows:
                 kept = payload.slice(first)
-                numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
                 if self._state is not None:
+                    numbers = pa.array(np.arange(position + first, position + rows, dtype=np.int64))
                     kept = kept.append_column("position", numbers)
                     kept = kept if self._state.types is None else kept.filter(kept.column("wanted"))
                     kept = self._without_bad(part, kept, skipped, self._state.bad_events)

@@ -41,10 +41,10 @@ class Values:
     def decode_array(self, text: bytes | bytearray) -> pa.RecordBatch:
         """The column `value` and, if requested, `size`: the bytes of each message, including the comma."""
         messages = self._column(text)
-        columns = {"value": messages.cast(self._value)}
+        columns = {"value": messages if messages.type == self._value else messages.cast(self._value)}
         if self._sized:
             columns["size"] = pc.add(pc.binary_length(messages).cast(pa.int64()), 1)
-        return pa.RecordBatch.from_pydict(columns)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 class Events:
@@ -74,11 +74,17 @@ class Events:
         events = self._decoder.decode_array(text)
         are_changes = set(map(type, events)) <= {ChangeEvent}  # the usual case, which is decoded faster
         reasons: list[str | None] = [None] * len(events) if are_changes else list(map(_reason, events))
-        has_deletes = are_changes and "delete" in set(map(_OPERATION, events))  # only deletes may have no value
+        operations = list(map(_OPERATION, events)) if are_changes else []
+        has_deletes = "delete" in set(operations)  # only deletes may have no value
         keeps_values = self._options.delete_values
         has_values = not has_deletes or (keeps_values and UnsetType not in set(map(type, map(_VALUE, events))))
         is_plain = are_changes and has_values
-        columns = {name: self._column(name, events, reasons, are_changes, is_plain) for name in self._kinds}
+        columns = {
+            name: _column_of(operations, self._kinds[name])
+            if are_changes and name == "operation"
+            else self._column(name, events, reasons, are_changes, is_plain)
+            for name in self._kinds
+        }
         if keeps_values and any(reasons):  # the value of a delete never makes it a bad event
             reasons = [None if _is_delete(event) else reason for event, reason in zip(events, reasons, strict=True)]
         has_messages = self._messages or any(reasons)
@@ -101,8 +107,10 @@ class Events:
         """`is_plain`: the values of all events are used unchanged."""
         if are_changes and name == "control":
             return pa.nulls(len(events), self._kinds[name])
-        if are_changes and name in _CHANGE_COLUMNS:
-            return pa.array(list(map(_CHANGE_COLUMNS[name], events)), self._kinds[name])
+        if are_changes and name == "type":
+            return _column_of(list(map(_TYPE, events)), self._kinds[name])
+        if are_changes and name == "key":
+            return pa.array(list(map(_KEY, events)), self._kinds[name])
         values = list(map(self._getter(name, is_plain), events))
         if self._types is not None and name in VALUES:
             values = [value if self._is_wanted(event) else None for value, event in zip(values, events, strict=True)]
@@ -133,6 +141,13 @@ def _text(value: Any) -> str | None:
     if value is UNSET or value is None:
         return None
     return value if isinstance(value, str) else _encode(value).decode()
+
+
+def _column_of(texts: list[str], kind: pa.DataType) -> pa.Array:
+    """A column of texts that usually are all the same."""
+    if len(set(texts)) == 1:
+        return pa.repeat(pa.scalar(texts[0], kind), len(texts))
+    return pa.array(texts, kind)
 
 
 def _raw(value: Any) -> msgspec.Raw | None:
@@ -167,10 +182,6 @@ _EVENT_COLUMNS: dict[str, Any] = {
     "control_offset": lambda event: _text(event.headers.offset) if type(event) is ControlEvent else None,
 }
 
-_VALUE = attrgetter("value")
+# The fields of an event that is known to be a change
+_TYPE, _KEY, _VALUE = attrgetter("type"), attrgetter("key"), attrgetter("value")
 _OPERATION = attrgetter("headers.operation")
-_CHANGE_COLUMNS: dict[str, Any] = {  # of an event that is known to be a change
-    "type": attrgetter("type"),
-    "key": attrgetter("key"),
-    "operation": _OPERATION,
-}

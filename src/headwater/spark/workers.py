@@ -5,8 +5,6 @@ Spark runs the garbage collector after every task, which took a sixth of a task'
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import gc
 import socket
@@ -14,9 +12,7 @@ import sys
 from typing import Any
 
 from headwater import limits
-
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
+from headwater.freed_memory import keep_freed_memory
 
 
 @functools.cache
@@ -54,8 +50,4 @@ def keep_memory() -> None:
     Every response needs a few allocations of megabytes. By default the allocator returns each to the kernel and faults
     it in again, which took a third of a task's time.
     """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # this libc has no mallopt
-            libc = ctypes.CDLL(None)
-            libc.mallopt(_M_TRIM_THRESHOLD, limits.SPARK_FREE_BYTES_KEPT)
-            libc.mallopt(_M_MMAP_THRESHOLD, limits.SPARK_FREE_BYTES_KEPT)
+    keep_freed_memory(limits.SPARK_FREE_BYTES_KEPT, limits.SPARK_FREE_BYTES_KEPT, arenas=None)

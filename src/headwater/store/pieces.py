@@ -227,7 +227,6 @@ class SingleRecord(msgspec.Struct, gc=False):
 
     def grown(self, data: bytes, at_ms: int) -> GrowingRun:
         """A run of this record and the next one."""
-        run = GrowingRun(self.start)
-        run.append(self.data, self.at_ms)
-        run.append(data, at_ms)
-        return run
+        joined = bytearray(self.data)
+        joined += data
+        return GrowingRun(self.start, (len(self.data), len(joined)), (self.at_ms, at_ms), joined)

@@ -295,9 +295,9 @@ def run(world: World, model: Model, now_ms: int, command: tuple) -> tuple[int, i
         content_type, messages, producer, seq, close, names = rest
         expected = model.append(path, now_ms, content_type, messages, producer, seq, close, names)
         ends = ends_of(world, path, names)
-        given = None if producer is None else ProducerTuple(*producer)
+        sequence = None if producer is None else ProducerTuple(*producer)
         return expected, answer(
-            world, Append(path, now_ms, body_of(content_type, messages), content_type, given, seq, close, ends=ends)
+            world, Append(path, now_ms, body_of(content_type, messages), content_type, sequence, seq, close, ends=ends)
         )
     if kind == "delete":
         ends = ends_of(world, path, rest[0])
@@ -368,8 +368,8 @@ def test_every_position_has_one_offset_in_order(sequence: list[tuple]) -> None: 
     for state in world.states.values():
         offsets = [state.offset(position) for position in range(state.tail + 1)]
         assert offsets == sorted(set(offsets))
-        found = [state.names.resolve(state.tail, offset) for offset in offsets]
-        assert found == list(range(state.tail + 1))
+        positions = [state.names.resolve(state.tail, offset) for offset in offsets]
+        assert positions == list(range(state.tail + 1))
 
 
 @given(commands)

@@ -124,8 +124,8 @@ class Server:
     def _check_order(self, state: StreamState) -> None:
         offsets = [state.offset(position) for position in range(state.tail + 1)]
         assert offsets == sorted(set(offsets))
-        found = [state.names.resolve(state.tail, offset, self.world.timeline) for offset in offsets]
-        assert found == list(range(state.tail + 1))
+        positions = [state.names.resolve(state.tail, offset, self.world.timeline) for offset in offsets]
+        assert positions == list(range(state.tail + 1))
 
 
 @settings(max_examples=300)

@@ -13,17 +13,17 @@ VALID = f"00-{TRACE}-{SPAN}-01"
 
 
 def test_a_header_is_read_and_written() -> None:
-    found = parse_traceparent(VALID)
-    assert found == TraceContext(TRACE, SPAN, 1)
-    assert found.sampled
-    assert found.header() == VALID
+    context = parse_traceparent(VALID)
+    assert context == TraceContext(TRACE, SPAN, 1)
+    assert context.sampled
+    assert context.header() == VALID
 
 
 def test_other_flags_are_kept() -> None:
-    found = parse_traceparent(f"00-{TRACE}-{SPAN}-02")
-    assert found is not None
-    assert not found.sampled
-    assert found.header().endswith("-02")
+    context = parse_traceparent(f"00-{TRACE}-{SPAN}-02")
+    assert context is not None
+    assert not context.sampled
+    assert context.header().endswith("-02")
 
 
 def test_a_later_version_may_have_more_fields() -> None:
@@ -53,5 +53,5 @@ def test_invalid_headers_count_as_missing(text: str) -> None:
 
 @given(st.text())
 def test_any_text_is_parsed_or_ignored(text: str) -> None:
-    found = parse_traceparent(text)
-    assert found is None or parse_traceparent(found.header()) == found
+    context = parse_traceparent(text)
+    assert context is None or parse_traceparent(context.header()) == context

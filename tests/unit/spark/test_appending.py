@@ -179,12 +179,12 @@ def test_the_driver_does_not_read_what_the_server_appends(server: Server, client
     writer = f"appending-{next(_numbers)}"
     parts = staged(client, writer)
     assert rows_of(parts) == 200 * TASKS
-    with httpx.Client(transport=(asked := Asking())) as http:
+    with httpx.Client(transport=(transport := Asking())) as http:
         Publisher(Client(server.url, http=http), options_of(server), writer).publish(0, parts)
-    assert asked.reads == []
-    assert set(asked.appends) == {COMPOSE_TYPE}
-    found = client.stream(writer).read().all()
-    assert [int(row.rstrip("x")) for row in found] == [1000 * task + n for task in range(TASKS) for n in range(200)]
+    assert transport.reads == []
+    assert set(transport.appends) == {COMPOSE_TYPE}
+    messages = client.stream(writer).read().all()
+    assert [int(row.rstrip("x")) for row in messages] == [1000 * task + n for task in range(TASKS) for n in range(200)]
 
 
 @pytest.mark.parametrize("lives", [4, 8, 12, 1 << 30])
@@ -193,13 +193,16 @@ def test_a_server_that_was_replaced_by_an_older_one_gets_the_same_appends(
 ) -> None:
     """The first attempt has composed some of them, and crashed."""
     writer = f"appending-{next(_numbers)}"
-    with httpx.Client(transport=Asking(lives)) as first, httpx.Client(transport=(asked := Asking(is_old=True))) as old:
+    with (
+        httpx.Client(transport=Asking(lives)) as first,
+        httpx.Client(transport=(transport := Asking(is_old=True))) as old,
+    ):
         with contextlib.suppress(KeyboardInterrupt):
             Publisher(Client(server.url, http=first), options_of(server), writer).publish(0, staged(client, writer))
         Publisher(Client(server.url, http=old), options_of(server), writer).publish(0, staged(client, writer))
-    assert bool(asked.reads) == (lives < 1 << 30)
-    found = client.stream(writer).read().all()
-    assert [int(row.rstrip("x")) for row in found] == [1000 * task + n for task in range(TASKS) for n in range(200)]
+    assert bool(transport.reads) == (lives < 1 << 30)
+    messages = client.stream(writer).read().all()
+    assert [int(row.rstrip("x")) for row in messages] == [1000 * task + n for task in range(TASKS) for n in range(200)]
 
 
 def test_staged_rows_that_are_gone_fail_a_compose(server: Server, client: Client) -> None:
@@ -225,9 +228,9 @@ def test_pieces_with_more_changes_than_an_append_may_have_are_copied(
         parts.append(gatherer.finish())
     options = table_write_options({"url": server.url, "table": writer, "maxRequestBytes": str(REQUEST_BYTES)})
     options = msgspec.structs.replace(options, content_type=check_target_type(client, options))
-    with httpx.Client(transport=(asked := Asking())) as http:
+    with httpx.Client(transport=(transport := Asking())) as http:
         Publisher(Client(server.url, http=http), options, writer).publish(0, parts)
-    assert [content_type == COMPOSE_TYPE for content_type in asked.appends] == [True, False, False, False]
+    assert [content_type == COMPOSE_TYPE for content_type in transport.appends] == [True, False, False, False]
     assert [row.key for row in table.rows()] == [f"k{n}" for count in (12, 40) for n in range(count)]
 
 

@@ -72,10 +72,10 @@ def test_with_little_memory_no_last_event_is_lost_and_the_order_stays(
     monkeypatch.setattr(limits, "SPARK_LATEST_BYTES", 2_000)
     chance = random.Random(seed)
     parts = batches(chance, 300, 20)
-    found = positions(list(latest(parts)))
-    assert found == sorted(set(found))
-    assert len(found) < 300
-    assert set(expected([row for part in parts for row in part.to_pylist()])) <= set(found)
+    places = positions(list(latest(parts)))
+    assert places == sorted(set(places))
+    assert len(places) < 300
+    assert set(expected([row for part in parts for row in part.to_pylist()])) <= set(places)
 
 
 def test_no_events() -> None:

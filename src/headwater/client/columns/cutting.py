@@ -1,17 +1,21 @@
-"""Finds where the messages of a JSON array end, without parsing them: 64 bytes at a time, with numpy.
+"""Finds where the messages of a JSON array end, without parsing them: with numpy, many bytes at a time.
 
-A bitmap has a bit for each byte of the text: one for quotes, one for commas and so on. A running parity of the quotes
-tells which bytes are inside strings, and a running count of the brackets how deeply a byte is nested. (This is the
-first stage of simdjson.) A parser takes longer, and makes an object for each message.
+Most messages are objects, and the text of most objects shows what it is at its first bytes. In `},{"x` the brace is not
+inside a string: it would be the last but one character of that string, and what follows a string is a comma, a colon, a
+bracket or white space, and not an `x`. So an array is cut at these places if the rest of it has nothing that could be
+an end too. For this, only the braces have to be found.
 
-Messages that are objects without objects in them take half of the time: every brace outside of strings is where a
-message starts or ends.
+Any other text is scanned as a whole. A bitmap has a bit for each byte of the text: one for quotes, one for commas and
+so on. A running parity of the quotes tells which bytes are inside strings, and a running count of the brackets how
+deeply a byte is nested. (This is the first stage of simdjson.) A parser takes longer, and makes an object for each
+message.
 
 The ends are exact for every valid JSON array. Whether it is valid is not checked beyond what is needed for that.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 import numpy as np
@@ -31,6 +35,9 @@ _OPENING, _CLOSING = ord("{"), ord("}")
 _CASE = 0x20  # set in braces, and not in the brackets that are otherwise the same
 _SPACE = ord(" ")
 _SAMPLE_BYTES = 4096
+_BOUNDARY = int.from_bytes(b'},{"', "little")
+_AFTER_STRING = np.isin(np.arange(256), list(b",:]} \t\n\r"))  # the bytes that may follow the end of a string
+_SPACED_BRACE = re.compile(rb"[ \t\n\r]\{")
 _FIRSTS, _LASTS = (b"{", b"["), (b"}", b"]")
 
 Wanted: TypeAlias = tuple[np.ufunc, int, bool]  # how to compare, with which byte, and whether brackets count as braces
@@ -41,6 +48,7 @@ _OPENS: Wanted = (np.equal, _OPENING, True)
 _CLOSES: Wanted = (np.equal, _CLOSING, True)
 _COMMAS: Wanted = (np.equal, _COMMA, False)
 _SPACES: Wanted = (np.less_equal, _SPACE, False)
+_OF_OBJECTS = (_QUOTES, _OPENING_BRACES, _CLOSING_BRACES, _COMMAS, _SPACES)
 
 
 def ends_of(text: bytes | bytearray) -> Numbers | None:
@@ -54,7 +62,7 @@ def ends_of(text: bytes | bytearray) -> Numbers | None:
     if b"\\" in text:  # hide escaped quotes; of a run of backslashes, each pair is one character
         text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     data = np.frombuffer(text, np.uint8)
-    if _seem_flat(text) and (ends := _flat_ends(data)) is not None:
+    if (ends := _object_ends(text, data)) is not None:
         return ends
     quotes, opens, closes, commas, spaces = _bitmaps(data, _QUOTES, _OPENS, _CLOSES, _COMMAS, _SPACES)
     outside = _outside(quotes)
@@ -71,27 +79,40 @@ def ends_of(text: bytes | bytearray) -> Numbers | None:
     return np.append(ends, len(text) - 1)
 
 
-def _seem_flat(text: bytes | bytearray) -> bool:
-    """Whether the first messages are objects without another brace in them."""
-    sample = text[:_SAMPLE_BYTES]
-    return text[1:2] == b"{" and sample.count(b"{") == sample.count(b"},{") + 1
+def _object_ends(text: bytes | bytearray, data: Bytes) -> Numbers | None:
+    """The ends of messages that are objects, if either no other brace opens in any of them, or no bracket.
 
+    Every brace that follows a comma must be in a `},{"x`, so it is outside of strings. It is then in an array, because
+    what follows a comma in an object is a name. So a message ends there if there is no other array.
 
-def _flat_ends(data: Bytes) -> Numbers | None:
-    """The same if all messages are objects without another brace in them, which takes half of the time.
+    If there are others, every brace must follow a comma. The object that ends before it has no brace in it but its
+    first, and the object before that ended too. So it is a message.
 
-    Then every opening brace but the first one follows a closing brace and a comma, and there are as many closing ones.
+    No end is missed: an element that is not an object, or has space around it, is followed by another one or by the
+    bracket at the end, and there is no such brace before that.
+
+    Texts with spaces before braces, as Python writes them, are recognised by their first bytes and scanned only once.
     """
-    quotes, opens, closes = _bitmaps(data, _QUOTES, _OPENING_BRACES, _CLOSING_BRACES)
-    starts = _positions(opens)
-    ends = starts[1:] - 1
-    is_flat = (data[ends] == _COMMA).all() and (data[ends - 1] == _CLOSING).all() and data[-2] == _CLOSING
-    if not is_flat or int(np.bitwise_count(closes).sum()) != len(starts):
+    sample = bytes(text[:_SAMPLE_BYTES])
+    if not sample.startswith(b"[{") or data[-2] != _CLOSING or sample.count(b"},{", 0, -1) > sample.count(b'},{"'):
         return None
-    outside = _outside(quotes)
-    if outside is None or not (outside[ends >> 6] >> (ends & 63).astype(np.uint64) & _ONE).all():
+    if sample.count(b"{") == sample.count(b"},{") + 1:
+        quotes, opens, closes = _bitmaps(data, _QUOTES, _OPENING_BRACES, _CLOSING_BRACES)
+        starts = _positions(opens)[1:]
+    elif not _SPACED_BRACE.search(sample) and text.find(b"[", 1) < 0:
+        quotes, opens, closes, commas, spaces = _bitmaps(data, *_OF_OBJECTS)
+        if (opens & _after(spaces)).any():
+            return None
+        starts = _positions(opens & _after(commas))
+    else:
         return None
-    return np.append(ends, len(data) - 1)
+    words = np.ndarray(len(data) - 3, "<u4", text, strides=(1,))  # the four bytes from each position on
+    if (words[starts - 2] != _BOUNDARY).any() or _AFTER_STRING[data[starts + 2]].any():
+        return None
+    has_string_ends = int(np.bitwise_xor.reduce(quotes)).bit_count() % 2 == 0
+    if not has_string_ends or np.bitwise_count(opens).sum() != np.bitwise_count(closes).sum():
+        return None
+    return np.append(starts - 1, len(data) - 1)
 
 
 def _bitmaps(data: Bytes, *wanted: Wanted) -> Bits:

@@ -17,6 +17,8 @@ from headwater.client.columns.cutting import ends_of
 from headwater.errors import MessageError
 from headwater.log.json_framing import split_array
 
+_ASCII_MAX = 127
+
 
 def text_column(text: bytes | bytearray) -> pa.Array:
     """The elements of a JSON array as a column of text."""
@@ -31,10 +33,10 @@ def checked_text_column(text: bytes | bytearray) -> pa.Array:
     if ends is None:
         return text_column(text)
     check_text(text)
-    bounds = np.empty(2 * len(ends), np.int32)  # of messages, and of the commas between them
-    bounds[0], bounds[1::2], bounds[2::2] = 1, ends, ends[:-1] + 1
-    pieces = pa.StringArray.from_buffers(len(bounds) - 1, pa.py_buffer(bounds), pa.py_buffer(text))
-    return pieces.take(pa.array(np.arange(0, len(bounds) - 1, 2, dtype=np.int32)))
+    bounds = np.empty(len(ends) + 1, np.int32)
+    bounds[0], bounds[1:-1], bounds[-1] = 1, ends[:-1] + 1, ends[-1]
+    pieces = pa.StringArray.from_buffers(len(ends), pa.py_buffer(bounds), pa.py_buffer(text))
+    return pc.ascii_rtrim(pieces, ",")  # the one after each message but the last, all of which end with a bracket
 
 
 def texts(messages: Sequence[msgspec.Raw | None]) -> pa.Array:
@@ -69,7 +71,7 @@ def _span(length: int) -> pa.Buffer:
 
 def check_text(text: bytes | bytearray) -> None:
     """Check UTF-8, because the parser does not check strings, and they may come from any server."""
-    if not text.isascii():
+    if text and np.frombuffer(text, np.uint8).max() > _ASCII_MAX:
         try:
             text.decode()
         except UnicodeDecodeError as error:

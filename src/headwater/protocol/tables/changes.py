@@ -62,10 +62,10 @@ def check_changes(body: bytes, changes_max: int, escaping: Escape = Escape.NONE)
     if not body:
         raise EmptyBodyError("an append needs at least one line of action, key and record, separated by tabs")
     text = body.removesuffix(b"\n")
-    count = text.count(b"\n") + 1
-    if count > changes_max:
+    lines = text.split(b"\n", changes_max)
+    if len(lines) > changes_max:
+        count = text.count(b"\n") + 1
         raise TooManyMessagesError(f"an append may have at most {changes_max} changes, this one has {count}")
-    lines = text.split(b"\n")
     if _is_valid(text, lines, escaping):
         return text
     lines = [line + b"\t" if line.count(b"\t") == 1 and line[:1] == b"-" else line for line in lines]
@@ -75,18 +75,26 @@ def check_changes(body: bytes, changes_max: int, escaping: Escape = Escape.NONE)
     raise _first_fault(lines, escaping)
 
 
+def are_fields(text: bytes, count: int, escaping: Escape) -> bool:
+    """Whether a text has this number of lines with three fields each, and no control character or byte that no field
+    may have. All of this is asked of the text as a whole, and of no line."""
+    return (
+        text.translate(None, _HARMLESS) == (b"\t\t\n" * count)[:-1]
+        and (escaping is Escape.NONE or is_escaped(text))
+        and _is_utf8(text)
+    )
+
+
 def _is_valid(text: bytes, lines: list[bytes], escaping: Escape) -> bool:
-    """Whether all lines of a text are changes. What is asked of the text as a whole is asked of no line."""
-    if text.translate(None, _HARMLESS) != (b"\t\t\n" * len(lines))[:-1]:
-        return False  # another number of fields, or a control character
+    """Whether all lines of a text are changes."""
+    if not are_fields(text, len(lines), escaping):
+        return False
     beginnings = set(map(_BEGINNING, lines))
     longest = len(text) if len(text) <= limits.KEY_BYTES_MAX else max(map(len, lines))
     return (
         all(line[:2] in _BEGUN and line[2:] != b"\t" for line in beginnings)  # an action, and a key that is not empty
         and longest <= limits.CHANGE_BYTES_MAX
         and (longest <= limits.KEY_BYTES_MAX or all(line.index(b"\t", 2) <= _KEY_END_MAX for line in lines))
-        and (escaping is Escape.NONE or is_escaped(text))
-        and _is_utf8(text)
     )
 
 

@@ -23,6 +23,7 @@ from headwater.limits import (
     HEAD_KNOWN_BYTES_MAX,
     HEADERS_MAX,
     HEADS_KNOWN_MAX,
+    HEADS_PASSED,
     PARSE_PIECES_MAX,
     PARSE_STEP_BYTES,
     Limits,
@@ -80,11 +81,15 @@ class KnownHeads(dict[bytes, _KnownHead]):
     A client that appends sends the same head again and again, or the same headers for other paths. To find a head here
     takes a fifth of the time that it takes to parse it, to find its headers two fifths. Clients choose heads, so their
     number and size are bounded. A head with Producer-Seq does not repeat.
+
+    If there is no room, few of the heads that have known headers replace another one: if requests go to many paths, a
+    head is replaced before it arrives again.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._of_headers: dict[bytes, _KnownHead] = {}  # the same, by all that follows the request line
+        self._passed = 0  # heads that were not kept since the last one that was
 
     def note(self, data: bytes, request: Request) -> bool:
         """Note the head of a request that was all of the data. False if such requests do not repeat."""
@@ -100,19 +105,23 @@ class KnownHeads(dict[bytes, _KnownHead]):
                 _keep(self._of_headers, data[line.end() : end], known)
         return True
 
-    def at_other_path(self, data: bytes, end: int, url_bytes_max: int) -> _KnownHead | None:
-        """The head at the beginning of the data, if only its path differs from that of a known one."""
+    def at_other_path(self, data: bytes, end: int, url_bytes_max: int) -> tuple[_KnownHead, str] | None:
+        """A known head with the headers of the head at the beginning of the data, and the path of the latter, if both
+        differ only in their paths. There is no query then."""
         line = _POST_LINE.match(data)
         if line is None or line.end(1) - line.start(1) > url_bytes_max or end > HEAD_KNOWN_BYTES_MAX:
             return None
         similar = self._of_headers.get(data[line.end() : end])
         if similar is None:
             return None
-        known = _KnownHead(
-            similar.method, line[1].decode("ascii"), "", similar.headers, similar.version, similar.body_bytes
-        )
-        _keep(self, data[:end], known)
-        return known
+        path = line[1].decode("ascii")
+        if len(self) < HEADS_KNOWN_MAX or self._passed == HEADS_PASSED:
+            known = _KnownHead(similar.method, path, "", similar.headers, similar.version, similar.body_bytes)
+            _keep(self, data[:end], known)
+            self._passed = 0
+        else:
+            self._passed += 1
+        return similar, path
 
 
 def _keep(heads: dict[bytes, _KnownHead], data: bytes, head: _KnownHead) -> None:
@@ -200,10 +209,18 @@ class RequestParser:
             return None
         data = received.tobytes() if isinstance(received, memoryview) else received  # faster than bytes(received)
         end = data.find(b"\r\n\r\n") + 4
-        known = self._heads.get(data[:end]) or self._heads.at_other_path(data, end, self._limits.url_bytes_max)
-        if known is None or len(data) - end != known.body_bytes:
+        known = self._heads.get(data[:end])
+        if known is not None:
+            path, query = known.path, known.query
+        else:
+            similar = self._heads.at_other_path(data, end, self._limits.url_bytes_max)
+            if similar is None:
+                return None
+            known, path = similar
+            query = ""
+        if len(data) - end != known.body_bytes:
             return None
-        return Request(known.method, known.path, known.query, known.headers, data[end:], known.version)
+        return Request(known.method, path, query, known.headers, data[end:], known.version)
 
     @property
     def crowded(self) -> bool:

@@ -8,14 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
+from headwater import limits
 from headwater.client.columns.texts import join
 from headwater.errors import InvalidChangeError, SchemaError
-from headwater.protocol.tables.changes import check_changes
+from headwater.protocol.tables.changes import are_fields, check_changes
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import ADD, DELETE
 from headwater.spark.tables.columns import COLUMNS
 
-_GIVEN_BY_SERVER = ("seqno", "timestamp")  # the columns of a table that was read; the sink ignores them
+_WRITTEN = ("action", "key", "record")  # the sink ignores the other columns of a table that was read
 _ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))
 
 
@@ -44,7 +45,8 @@ class ChangeEncoder:
     def encode(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
         if not batch.num_rows:
             return
-        columns = {name: batch.column(name) for name in batch.schema.names if name not in _GIVEN_BY_SERVER}
+        # Texts have another type in a session with large ones (spark.sql.execution.arrow.useLargeVarTypes).
+        columns = {name: batch.column(name).cast(pa.string()) for name in batch.schema.names if name in _WRITTEN}
         keys, records = columns["key"], columns["record"]
         if keys.null_count:
             raise SchemaError("a row has no key: the column key is null")
@@ -53,7 +55,9 @@ class ChangeEncoder:
             keys, records = _escaped(keys), _escaped(records)
         lines = pc.binary_join_element_wise(actions, keys, pc.fill_null(records, ""), "\t")
         lines = pc.binary_join_element_wise(lines, "", "\n").cast(pa.binary())
-        self._check(lines, batch)
+        body = join(lines, b"")
+        if not self._are_valid(actions, keys, lines, body):
+            self._refuse(lines, body, batch)
         yield self._target, lines
 
     def _actions(self, column: pa.Array | None, keys: pa.Array, records: pa.Array) -> pa.Array:
@@ -67,9 +71,19 @@ class ChangeEncoder:
             raise SchemaError(f"the row with key {shown!r} has the action + but no record; an empty record is allowed")
         return actions
 
-    def _check(self, lines: pa.Array, batch: pa.RecordBatch) -> None:
+    def _are_valid(self, actions: pa.Array, keys: pa.Array, lines: pa.Array, body: bytes) -> bool:
+        """Whether `check_changes` accepts the lines, by the lengths of their fields and the text as a whole."""
+        key_bytes = pc.min_max(pc.binary_length(keys))
+        known = pc.or_(pc.equal(actions, ADD), pc.equal(actions, DELETE))
+        return (
+            pc.all(known).as_py()
+            and 0 < key_bytes["min"].as_py() <= key_bytes["max"].as_py() <= limits.KEY_BYTES_MAX
+            and pc.max(pc.binary_length(lines)).as_py() - len(b"\n") <= limits.CHANGE_BYTES_MAX
+            and are_fields(body[:-1], len(lines), self._escape)
+        )
+
+    def _refuse(self, lines: pa.Array, body: bytes, batch: pa.RecordBatch) -> None:
         """Refuse invalid changes before the list of the batch is written, because retries would repeat it."""
-        body = join(lines, b"")
         try:
             if body.count(b"\n") != len(lines):
                 number = pc.index(pc.greater(pc.count_substring(lines, "\n"), 1), True).as_py()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from headwater import limits
+from headwater.freed_memory import keep_freed_memory, return_freed_memory
 from headwater.store.embedded import index, locking
 from headwater.store.embedded.disk import Disk, RealDisk
 from headwater.store.embedded.fold import fold
@@ -78,11 +80,23 @@ def open_worker(directory: Path) -> FoldWorker:
     return FoldWorker(RealDisk(directory / JOURNAL_DIR), connection)
 
 
+def _tasks() -> Iterator[str]:
+    """The tasks of the server, which sends one at a time. While there is none, the worker takes little memory."""
+    while True:
+        if not select.select([sys.stdin], [], [], limits.FOLD_IDLE_S)[0]:
+            return_freed_memory()
+        line = sys.stdin.readline()
+        if not line:
+            return
+        yield line
+
+
 def main(directory: Path) -> None:
     become_worker(limits.FOLD_NICE)
+    keep_freed_memory(limits.FOLD_FREE_BYTES_KEPT, limits.FOLD_FREE_BYTES_KEPT)
     lock = locking.acquire(directory / locking.FOLD, wait_s=limits.LOCK_WAIT_S)
     worker = open_worker(directory)
-    for line in sys.stdin:
+    for line in _tasks():
         answer = msgspec.json.encode(worker.handle(json.loads(line))) + b"\n"
         try:
             os.write(sys.stdout.fileno(), answer)

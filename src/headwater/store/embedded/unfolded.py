@@ -91,19 +91,19 @@ class Unfolded:
             self._touch(segment).trims = True
 
     def append(self, event: Appended, state: StreamState, at_ms: int, segment: int) -> None:
-        stream_id = event.id
-        self.states[stream_id] = state
-        if self._last.get(stream_id) != segment:
+        stream_id, data = event.id, event.data
+        runs = self._runs.get(stream_id)
+        if runs is None or runs.segment != segment:
             self._keep(stream_id, state, segment)
-        elif state.retention is not None:
-            self.deadlines.watch(state)
-        data = event.data
-        if data:
-            runs = self._runs.get(stream_id)
-            run = None if runs is None or runs.segment != segment else runs.run
-            if type(run) is GrowingRun and len(data) <= limits.LARGE_RECORD_BYTES:  # the usual case
+        else:  # the segment has bytes of the stream already
+            self.states[stream_id] = state
+            if state.retention is not None:
+                self.deadlines.watch(state)
+            run = runs.run
+            if type(run) is GrowingRun and 0 < len(data) <= limits.LARGE_RECORD_BYTES:  # the usual case
                 run.append(data, at_ms)
                 return
+        if data:
             self._grow(stream_id, event.position, data, at_ms, segment)
 
     def add_bytes(self, event: StreamEvent, segment: int) -> None:
@@ -160,7 +160,7 @@ class Unfolded:
             if isinstance(run, GrowingRun):
                 run.append(data, at_ms)
                 return
-            if run.end - run.start <= limits.LARGE_RECORD_BYTES:
+            if len(run.data) <= limits.LARGE_RECORD_BYTES:
                 runs.run = run.grown(data, at_ms)
                 return
         runs.begin(segment, SingleRecord(position, data, at_ms))

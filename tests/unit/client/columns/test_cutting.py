@@ -51,10 +51,35 @@ def test_objects_without_objects_in_them(values: list[Any]) -> None:
     assert _cut(body) == [text.encode() for text in text_column(body).to_pylist()]
 
 
+_TRICKY = st.text(alphabet='}{,:"\\ xé', max_size=12) | st.sampled_from(('},{"', '},{"x', '"},{', ':{"x', ',{"', "\\"))
+_NAMES = st.text(alphabet='ab",: }\\', max_size=3)
+_OBJECTS = st.recursive(
+    _TRICKY | st.integers(0, 9), lambda inner: st.dictionaries(_NAMES, inner, max_size=3), max_leaves=12
+)
+
+
+@given(st.lists(st.dictionaries(_NAMES, _OBJECTS, max_size=3), min_size=1, max_size=40), st.booleans())
+def test_objects_with_objects_in_them_and_no_arrays(values: list[Any], compact: bool) -> None:
+    body = _body(values, separators=(",", ":") if compact else None)
+    assert _cut(body) == [text.encode() for text in text_column(body).to_pylist()]
+
+
+@given(st.lists(st.dictionaries(_NAMES, _OBJECTS, max_size=2) | st.integers(0, 9) | _TRICKY, min_size=1, max_size=9))
+def test_objects_among_other_messages(values: list[Any]) -> None:
+    body = _body(values, separators=(",", ":"))
+    assert checked_text_column(body).equals(text_column(body))
+
+
 @pytest.mark.parametrize(
     "text",
     [
         b'[{"a":"x},{y"}]',
+        b'[{"a":"},{"}]',
+        b'[{"a":"},{"},{"x":1}]',
+        b'[{"a":{"},{":1},"b":{}}]',
+        b'[{"a":{}},{"},{":{}},{"b":"},{"}]',
+        b'[{"a":{},"b":"},{","c":{}},{"d":{}}]',
+        b'[{"a":{"b":1}},{" ":{}},{"c":{}}]',
         b'[{"a":"x},{y"},{"b":1}]',
         b'[{"a":"\\"},{"},{"b":1}]',
         b'[{"a":"}"},{"b":"{"}]',

@@ -167,7 +167,7 @@ def test_the_escapes_are_four_of_postgresql_copy() -> None:
 
 def naive(body: bytes, escaping: Escape) -> list[bytes] | int:
     """The changes of a body, parsed line by line; the number of the first invalid line if there is one."""
-    found = []
+    lines = []
     for number, line in enumerate(body.removesuffix(b"\n").split(b"\n"), 1):
         action, *rest = line.split(b"\t")
         if action == b"-" and len(rest) == 1:
@@ -181,8 +181,8 @@ def naive(body: bytes, escaping: Escape) -> list[bytes] | int:
         valid = action in (b"+", b"-") and len(rest) == 2 and 0 < len(rest[0]) <= limits.KEY_BYTES_MAX
         if not valid or any(ord(c) < 32 or ord(c) == 127 for c in text.replace("\t", "")):
             return number
-        found.append(b"\t".join((action, *rest)))
-    return found
+        lines.append(b"\t".join((action, *rest)))
+    return lines
 
 
 @given(

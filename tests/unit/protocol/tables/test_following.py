@@ -28,22 +28,22 @@ def body(*rows: Row | int) -> bytes:
 
 
 def headers(*, last: int | None = None, gapless: bool = False, content_type: str = TYPE, **more: str) -> dict[str, str]:
-    given = {"content-type": content_type, **more}
+    fields = {"content-type": content_type, **more}
     if last is not None:
-        given["stp-last-seqno"] = str(last)
+        fields["stp-last-seqno"] = str(last)
     if gapless:
-        given["stp-gapless"] = "true"
-    return given
+        fields["stp-gapless"] = "true"
+    return fields
 
 
 FIRST_IS_50: dict[str, Any] = {"stp-first-seqno": "50"}
 
 
-def answer(following: TableFollowing, data: bytes, *, piece: int = 1 << 20, **given: Any) -> list[int]:
+def answer(following: TableFollowing, data: bytes, *, piece: int = 1 << 20, **more: Any) -> list[int]:
     """The SeqNos of the new rows of a response. Raises final errors, and ignores those that are retried."""
     rows: list[Row] = []
     try:
-        following.begin(headers(**given))
+        following.begin(headers(**more))
         for start in range(0, len(data), piece):
             rows += following.feed(data[start : start + piece])
             if following.is_done():
@@ -256,10 +256,10 @@ def test_a_table_that_was_created_again_with_more_rows_is_noticed() -> None:
 
 def test_a_server_may_hold_a_request_until_there_is_a_row() -> None:
     def ask(*rows: int, elapsed_s: float = 0.0) -> tuple[int, float]:
-        asked = following.since_id
+        since_id = following.since_id
         following.begin(headers())
         following.feed(body(*rows))
-        return asked, following.finish(elapsed_s)
+        return since_id, following.finish(elapsed_s)
 
     following = TableFollowing()
     assert ask(1, 2) == (0, 0.0)

@@ -202,14 +202,14 @@ def test_any_form_is_a_notification_that_round_trips_or_an_error(parts: list[byt
     body = b"".join(parts)
     names = [unquote_plus(pair.partition("=")[0]) for pair in body.decode(errors="replace").split("&")]
     try:
-        found = parse_notification(body)
+        notification = parse_notification(body)
     except InvalidNotifyError:
         return
-    assert names.count("surl") == (0 if found.surl is None else 1)
-    assert {name for name, _ in found.nurls} == {
+    assert names.count("surl") == (0 if notification.surl is None else 1)
+    assert {name for name, _ in notification.nurls} == {
         name for name in names if re.fullmatch("(?!surl$)[a-z][a-z0-9_]*", name)
     }
-    assert parse_notification(format_notification(found)) == found
+    assert parse_notification(format_notification(notification)) == notification
 
 
 @pytest.mark.parametrize("url", ["https://user:secret@example.com/", "http://u:secret@@h/", "https://user:secret@h?q"])

@@ -58,8 +58,8 @@ def test_seconds_are_decimal_numbers(value: str) -> None:
 def test_views_and_keys() -> None:
     assert parse_table_query("view=active").view is RowView.ACTIVE
     assert parse_table_query("view=all").view is RowView.ALL
-    found = parse_table_query("key=caf%C3%A9+au%20lait")
-    assert (found.view, found.key) == (RowView.ACTIVE, "café au lait")
+    query = parse_table_query("key=caf%C3%A9+au%20lait")
+    assert (query.view, query.key) == (RowView.ACTIVE, "café au lait")
     assert parse_table_query("key=a%26b&view=active").key == "a&b"
     for bad in ("view=", "view=Active", "view=live", "key=", "view=all&key=a", "key=%ff", "key=" + "k" * 1025):
         with pytest.raises(InvalidQueryError):
@@ -193,14 +193,14 @@ QUERY_PARTS += ["1", "9" * 20, "%", "%2D", "%ff", "+", ".", "é", "x", "since_id
 @given(st.lists(st.sampled_from(QUERY_PARTS)), st.sampled_from([None, "", "7", "-7", "x"]))
 def test_any_query_is_within_limits_or_an_error(parts: list[str], last_event_id: str | None) -> None:
     try:
-        found = parse_table_query("".join(parts), last_event_id)
+        query = parse_table_query("".join(parts), last_event_id)
     except InvalidQueryError:
         return
-    assert abs(found.since_id) <= limits.SEQNO_MAX
-    assert found.until_id is None or 0 <= found.until_id <= limits.SEQNO_MAX
-    assert 0 <= found.timeout_s <= limits.TABLE_TIMEOUT_MAX_S
-    assert 0 <= found.idle_s <= limits.TABLE_IDLE_MAX_S
-    assert found.key is None or 0 < len(found.key.encode()) <= limits.KEY_BYTES_MAX
-    assert not (found.events and found.view is RowView.ACTIVE)
-    if found.events and last_event_id:
-        assert found.since_id == int(last_event_id)
+    assert abs(query.since_id) <= limits.SEQNO_MAX
+    assert query.until_id is None or 0 <= query.until_id <= limits.SEQNO_MAX
+    assert 0 <= query.timeout_s <= limits.TABLE_TIMEOUT_MAX_S
+    assert 0 <= query.idle_s <= limits.TABLE_IDLE_MAX_S
+    assert query.key is None or 0 < len(query.key.encode()) <= limits.KEY_BYTES_MAX
+    assert not (query.events and query.view is RowView.ACTIVE)
+    if query.events and last_event_id:
+        assert query.since_id == int(last_event_id)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
+from headwater import limits
 from headwater.client.columns.texts import join
 from headwater.errors import SchemaError
 from headwater.protocol.tables.changes import format_changes
@@ -33,9 +34,26 @@ def test_a_row_without_a_record_is_a_delete() -> None:
     assert encode(key=["a", "é", "c"], record=["1", None, ""]) == "+\ta\t1\n-\té\t\n+\tc\t\n".encode()
 
 
+@pytest.mark.parametrize("escape", Escape)
+def test_the_texts_of_a_session_with_large_ones(escape: Escape) -> None:
+    """Its texts have another type (spark.sql.execution.arrow.useLargeVarTypes)."""
+    cells: dict[str, list[Any]] = {"action": [None, None, "-"], "key": ["a", "é", "c"], "record": ["1", None, "why"]}
+    batch = pa.RecordBatch.from_pydict({name: pa.array(column, pa.large_string()) for name, column in cells.items()})
+    [(_, messages)] = ChangeEncoder(schema(**dict.fromkeys(cells, TEXT)), "prices", escape).encode(batch)
+    assert join(messages, b"") == encode(escape, **cells) == "+\ta\t1\n-\té\t\n-\tc\twhy\n".encode()
+
+
 def test_the_column_action_decides() -> None:
     lines = encode(action=["+", "-", "-", None, None], key=list("abcde"), record=["1", "why", None, "2", None])
     assert lines == b"+\ta\t1\n-\tb\twhy\n-\tc\t\n+\td\t2\n-\te\t\n"
+
+
+def test_the_longest_key_and_the_longest_change() -> None:
+    assert encode(key=["k" * limits.KEY_BYTES_MAX], record=["r"]) == b"+\t%b\tr\n" % (b"k" * limits.KEY_BYTES_MAX)
+    record = "r" * (limits.CHANGE_BYTES_MAX - len("+\tk\t"))
+    assert encode(key=["k"], record=[record]) == f"+\tk\t{record}\n".encode()
+    with pytest.raises(SchemaError, match="the change is longer"):
+        encode(key=["k", "l"], record=["r", f"{record}r"])
 
 
 def test_escapes() -> None:
@@ -60,7 +78,7 @@ def test_escapes() -> None:
         ({"key": ["x", "y"], "record": ["1", "a\n+\tz\t1"]}, "the row with key 'y' .*there is a newline"),
         ({"key": ["x\n+\ty"], "record": ["1"]}, "there is a newline"),
         ({"key": ["x"], "record": ["a\x00"]}, "control character"),
-        ({"key": ["x" * 2000], "record": [""]}, "the key is longer"),
+        ({"key": ["x" * (limits.KEY_BYTES_MAX + 1)], "record": [""]}, "the key is longer"),
         ({"key": ["x"], "record": ["1"], "action": ["*"]}, r"begins with \+ or -"),
         ({"key": ["x"], "record": ["1"], "action": ["+\ta\tb\n-"]}, "newline"),
         ({"key": ["x"], "record": [None], "action": ["+"]}, r"the row with key 'x' has the action \+ but no record"),

@@ -290,14 +290,14 @@ def open_directory(directory: Path) -> None:
 
 
 def names(directory: Path) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
 
     async def body(engine: Engine) -> None:
         page = await engine.page("", "", 10)
-        found.extend(stream.path for stream in page.streams)
+        paths.extend(stream.path for stream in page.streams)
 
     live(directory, body)
-    return found
+    return paths
 
 
 @pytest.mark.slow
@@ -374,10 +374,10 @@ def test_offsets_of_data_that_salvage_cut_are_refused(tmp_path: Path) -> None:
 def test_a_timeline_begins_by_command_in_a_directory_that_was_set_back(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     three_segments(directory)
-    found = invoke(["check", str(directory), "--begin-timeline"])
-    assert found.exit_code == 0, found.output
+    result = invoke(["check", str(directory), "--begin-timeline"])
+    assert result.exit_code == 0, result.output
     first = timeline(directory)
-    assert f"began timeline {first}" in found.output
+    assert f"began timeline {first}" in result.output
     invoke(["check", str(directory), "--begin-timeline"])
     assert timeline(directory) > first > 0
 
@@ -387,8 +387,8 @@ async def worker_pid(directory: Path, before: int) -> int:
     lock = directory / "fold.lock"
 
     def pid() -> int:
-        found = int(lock.read_text() or 0) if lock.exists() else 0
-        return 0 if found in (before, os.getpid()) else found
+        number = int(lock.read_text() or 0) if lock.exists() else 0
+        return 0 if number in (before, os.getpid()) else number
 
     return int(await wait_until_async(pid, "a fold worker is started"))
 

@@ -25,17 +25,17 @@ def test_a_cancellation_is_not_lost_if_the_response_arrives_at_the_same_time(
 
     async def run() -> None:
         answer: asyncio.Future[WorkerAnswer] = asyncio.get_running_loop().create_future()
-        asked = asyncio.Event()
+        request = asyncio.Event()
 
         async def exchange(*_: Any) -> WorkerAnswer:
-            asked.set()
+            request.set()
             return await answer
 
         monkeypatch.setattr(worker_process, "exchange", exchange)
         asking = folder.SubprocessFolder(tmp_path)
         asking._worker._process = object()  # type: ignore[assignment]  # never asked
         task = asyncio.create_task(asking.reclaim(urgent=False))
-        await asked.wait()
+        await request.wait()
         answer.set_result(WorkerAnswer("reclaim"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

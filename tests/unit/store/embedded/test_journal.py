@@ -122,12 +122,12 @@ def test_any_single_flipped_byte_is_noticed_or_is_the_tail(data: st.DataObject) 
         broken[position] ^= data.draw(st.integers(1, 255))
         last_batch = segment.batches[-1].position
         try:
-            found = read_segment("s", bytes(broken), 1, last=True)
+            read = read_segment("s", bytes(broken), 1, last=True)
         except (CorruptJournalError, UnknownFormatError):
             assert position < last_batch
         else:
             assert position >= last_batch  # an incomplete batch at the end
-            assert len(found.batches) == 7
+            assert len(read.batches) == 7
 
 
 def test_content_that_looks_like_batches_is_not_recovered(tmp_path: Path) -> None:

@@ -225,12 +225,12 @@ def test_any_flipped_byte_of_the_record_is_noticed_or_harmless(data: st.DataObje
         whole = bytearray((Path(folder) / newest.NAME).read_bytes())
         whole[position] ^= data.draw(st.integers(1, 255))
         (Path(folder) / newest.NAME).write_bytes(whole)
-        found = newest.read(disk)
-        if found.newest != Newest(4, 78, 9, 4096):
-            assert found.torn
-            assert found.newest == Newest(3, 77, 5, 4096)
+        stored = newest.read(disk)
+        if stored.newest != Newest(4, 78, 9, 4096):
+            assert stored.torn
+            assert stored.newest == Newest(3, 77, 5, 4096)
         elif position % SLOT < HEADER_BYTES:
-            assert found.torn
+            assert stored.torn
 
 
 def test_a_segment_that_could_not_grow_on_a_full_disk_is_not_taken_for_one_that_was_cut() -> None:

@@ -81,10 +81,10 @@ def restored(target: DirectoryTarget, directory: Path, at_ms: int | None = None)
 
 
 def _bytes(reader: index.IndexReader, state: StreamState) -> bytes:
-    found = b""
-    while state.start + len(found) < state.tail:
-        found += reader.read(state.id, state.start + len(found), state.tail, 1 << 20).data
-    return found
+    content = b""
+    while state.start + len(content) < state.tail:
+        content += reader.read(state.id, state.start + len(content), state.tail, 1 << 20).data
+    return content
 
 
 @pytest.fixture(autouse=True)
@@ -160,11 +160,11 @@ def test_restores_to_any_time_under_load(
     live(directory, write, limits)
     for seed in range(3):
         at_ms, count = random.Random(seed).choice(written)
-        found = restored(target, tmp_path / f"copy{seed}", at_ms)["a"]
+        content = restored(target, tmp_path / f"copy{seed}", at_ms)["a"]
         least = max(known for moment_ms, known in written if moment_ms < at_ms)
-        messages = len(found) // 107
+        messages = len(content) // 107
         assert least <= messages <= count + 100
-        assert found == b"".join(f"{number:06d};{body}".encode() for number in range(messages))
+        assert content == b"".join(f"{number:06d};{body}".encode() for number in range(messages))
 
 
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "not held"])
@@ -238,8 +238,8 @@ def test_bases_that_are_taken_while_the_fold_writes(directory: Path, target: Dir
     covered = [moment_ms for moment_ms in taken if any(span.from_ms <= moment_ms <= span.to_ms for span in spans)]
     assert covered
     for number, taken_ms in enumerate(covered):
-        found = restored(target, tmp_path / f"copy{number}", taken_ms)["a"]
-        assert len(found) // 2_000 >= sum(moment_ms < taken_ms for moment_ms in counts)
+        content = restored(target, tmp_path / f"copy{number}", taken_ms)["a"]
+        assert len(content) // 2_000 >= sum(moment_ms < taken_ms for moment_ms in counts)
 
 
 def test_a_restore_to_a_time_before_a_deletion(directory: Path, target: DirectoryTarget, tmp_path: Path) -> None:
@@ -282,8 +282,8 @@ def test_small_parts_are_merged(directory: Path, target: DirectoryTarget, tmp_pa
     live(directory, write, FOLDED)
     assert 2 <= len([name for name in target.sizes("") if "/journal/" in name]) <= 2 + 150 % 64 + 1
     for number in (20, 100, 149):
-        found = restored(target, tmp_path / f"copy{number}", moments[number])["a"]
-        assert found == b"".join(f"{count:03d};".encode() for count in range(number + 1))
+        content = restored(target, tmp_path / f"copy{number}", moments[number])["a"]
+        assert content == b"".join(f"{count:03d};".encode() for count in range(number + 1))
 
 
 # Interruptions
@@ -664,8 +664,8 @@ def test_retention_keeps_what_restores_need(
     assert len(left) < len(before)
     assert [span.from_ms for span in spans_of(target)] == [real - day_ms * 2, real - day_ms, real]
     for number, span in enumerate(spans_of(target)):
-        found = restored(target, tmp_path / f"copy{number}", span.from_ms)["a"]
-        assert found.count(b";") == number + 2
+        content = restored(target, tmp_path / f"copy{number}", span.from_ms)["a"]
+        assert content.count(b";") == number + 2
 
 
 @pytest.mark.parametrize("off_days", [40, -40], ids=["ahead", "behind"])
@@ -792,15 +792,15 @@ def test_offsets_of_data_that_a_restore_lost_are_refused(
 
 
 def state_of(directory: Path) -> StreamState:
-    found: list[StreamState] = []
+    states: list[StreamState] = []
 
     async def body(engine: Engine) -> None:
         state = await engine._store.load("a")
         assert state is not None
-        found.append(state)
+        states.append(state)
 
     live(directory, body)
-    return found[0]
+    return states[0]
 
 
 def test_a_timeline_is_later_than_all_data_of_the_target_although_the_clock_is_behind(

@@ -49,9 +49,9 @@ class Cut(DirectoryTarget):
 @pytest.fixture(params=["directory", "bucket"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> BackupTarget:
     where = str(tmp_path / "target") if request.param == "directory" else request.getfixturevalue("bucket")
-    found = open_target(where)
-    claim(found)
-    return found
+    opened = open_target(where)
+    claim(opened)
+    return opened
 
 
 def holder(target: BackupTarget, clock: Clock, directory: str = "old", name: str = "server") -> LeaseHolder:
@@ -234,11 +234,11 @@ def test_never_two_holders(seed: int, tmp_path: Path) -> None:
 def test_who_a_directory_is(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
-    found = directory_id(directory)
-    assert directory_id(directory) == found
+    number = directory_id(directory)
+    assert directory_id(directory) == number
     assert (directory / "backup" / "lease.id").stat().st_mode & 0o777 == 0o600
     shutil.copytree(directory, tmp_path / "copy")
-    assert directory_id(tmp_path / "copy") == found
+    assert directory_id(tmp_path / "copy") == number
     assert holder_id(tmp_path / "copy") != holder_id(directory) == holder_id(directory)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from headwater.store.embedded.backup.snapshot import frozen
 from tests.unit.store.embedded.backup.test_backing_up import writing
 from tests.unit.store.embedded.test_directory import live
+from tests.waiting import PROGRAM_LIMIT_S
 
 WRITER = """
 import sqlite3, sys
@@ -20,7 +21,7 @@ print(connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone())
 
 
 def write(path: Path) -> None:
-    subprocess.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", WRITER, str(path)], check=True, timeout=PROGRAM_LIMIT_S)
 
 
 def test_a_frozen_file_does_not_change(tmp_path: Path) -> None:

@@ -115,14 +115,14 @@ STEPS = st.lists(
 def test_every_batch_once_or_a_gap(steps: list[tuple[str, int]]) -> None:
     source = Source()
     tail = source.tail(Mark(0, 0))
-    found: list[JournalBatch] = []
+    batches: list[JournalBatch] = []
 
     def read(size: int) -> bool:
         copied = tail.read(size)
         if copied is not None:
             name, data = encode_part(copied)
             assert decode_part(str(name), data).batches[-1].payload == copied.batches[-1].payload
-            found.extend(copied.batches)
+            batches.extend(copied.batches)
         return copied is not None
 
     try:
@@ -142,11 +142,11 @@ def test_every_batch_once_or_a_gap(steps: list[tuple[str, int]]) -> None:
         while read(1000):
             """Up to the end."""
     except GapError:
-        last = found[-1].sequence if found else 0
+        last = batches[-1].sequence if batches else 0
         assert source.meta.folded_sequence > last  # the missing batches were folded
     else:
-        assert [batch.sequence for batch in found] == list(range(1, source.writer.sequence))
-    assert [bytes(batch.payload) for batch in found] == [source.payloads[batch.sequence] for batch in found]
+        assert [batch.sequence for batch in batches] == list(range(1, source.writer.sequence))
+    assert [bytes(batch.payload) for batch in batches] == [source.payloads[batch.sequence] for batch in batches]
 
 
 def test_a_different_journal_is_noticed() -> None:
