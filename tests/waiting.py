@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LIMIT_S = 60.0
+PROGRAM_LIMIT_S = (
+    600.0  # of programs that a test starts and waits for: Java, Node and browsers need minutes on a busy machine
+)
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.1
 

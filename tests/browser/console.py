@@ -21,10 +21,19 @@ SCREENSHOTS = "HEADWATER_SCREENSHOTS"  # a directory in which the tests leave wh
 GRID = ".grid-space .grid-row:not([hidden])"
 ITEMS = ("tea", "salt", "coffee", "sugar", "rice")
 
-# The texts of the rows of a grid that are in view, in their order on the screen.
+# The texts of the rows of a grid that are in view and of a few around them, in their order on the screen.
 _ROWS = f"""[...document.querySelectorAll({json.dumps(GRID)})]
     .sort((one, other) => one.ariaRowIndex - other.ariaRowIndex)
     .map((row) => [...row.children].map((cell) => cell.textContent))"""
+
+_FIRST_IN_VIEW = f"""[...document.querySelectorAll({json.dumps(GRID)})]
+    .sort((one, other) => one.ariaRowIndex - other.ariaRowIndex)
+    .filter((row) => {{
+        const head = row.closest(".grid").querySelector(".grid-head").getBoundingClientRect();
+        return row.getBoundingClientRect().top >= head.bottom - 1;
+    }})
+    .slice(0, 1)
+    .flatMap((row) => [...row.children].map((cell) => cell.textContent))"""
 
 
 class ConsolePage:
@@ -68,12 +77,17 @@ class ConsolePage:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"))
 
     def rows(self) -> list[list[str]]:
-        found: list[list[str]] = self.run(_ROWS)
-        return found
+        texts: list[list[str]] = self.run(_ROWS)
+        return texts
+
+    def first_in_view(self) -> list[str]:
+        """The texts of the first row in view, if there is one. Some of those before it are elements too."""
+        texts: list[str] = self.run(_FIRST_IN_VIEW)
+        return texts
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
         try:
-            return wait_until(condition, what, 20)
+            return wait_until(condition, what)
         except AssertionError as error:
             raise AssertionError(f"{error}; the page says: {self.text('main')[:600]!r}") from None
 
@@ -97,8 +111,8 @@ class ConsolePage:
 
     def said(self) -> list[str]:
         """What is in the console of the browser, without the refusals that a test expected."""
-        found: list[str] = self.act("said")
-        return found[self._expected :]
+        lines: list[str] = self.act("said")
+        return lines[self._expected :]
 
     def expect_refusals(self, *statuses: int) -> None:
         """Browsers note each response that is an error, also one that the page expects and shows."""

@@ -102,6 +102,6 @@ class _Forward(_Page):
 
 @contextlib.contextmanager
 def gateway(port: int) -> Iterator[Gateway]:
-    with serving(Gateway(port)) as found:
-        assert isinstance(found, Gateway)
-        yield found
+    with serving(Gateway(port)) as running:
+        assert isinstance(running, Gateway)
+        yield running

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
+    with browser() as program:
+        yield program
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def test_an_event_source_sees_each_message_once(chromium: Browser, web: int, nam
             sent += 1
 
     def seen() -> list[int]:
-        found: list[int] = chromium.run(name, "window.seen")
-        return found
+        seen_numbers: list[int] = chromium.run(name, "window.seen")
+        return seen_numbers
 
     with headwater(*options) as server:
         httpx.put(url, headers=JSON)

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
+    with browser() as program:
+        yield program
 
 
 @pytest.fixture
@@ -53,10 +53,10 @@ def test_the_page_of_the_guide_reconnects_after_a_502(chromium: Browser) -> None
             stream.create(messages=[{"sku": "tea", "eur": 1}])
 
             def lines() -> list[str]:
-                found: list[str] = chromium.run(
+                texts: list[str] = chromium.run(
                     "guide", "[...document.querySelectorAll('li')].map((li) => li.textContent)"
                 )
-                return found
+                return texts
 
             chromium.open("guide", f"http://localhost:{web}/")
             wait_until(lambda: lines() == ["tea: 1"])
@@ -76,18 +76,18 @@ def test_live_prices_are_shown_once_each_without_a_replay(chromium: Browser, scr
     options = ("--port", str(port), "--data-dir", str(tmp_path / "data"))
 
     def counts() -> dict[str, int]:
-        found: dict[str, int] = chromium.run("prices", "({...counts})")
-        return found
+        total: dict[str, int] = chromium.run("prices", "({...counts})")
+        return total
 
     def status() -> str:
         return str(chromium.run("prices", "document.getElementById('status').textContent"))
 
     def prices() -> dict[str, str]:
-        found: dict[str, str] = chromium.run(
+        total: dict[str, str] = chromium.run(
             "prices",
             "Object.fromEntries([...rows].map(([product, row]) => [product, row.cells[1].textContent]))",
         )
-        return found
+        return total
 
     with website(web) as page, Client(url) as client, contextlib.ExitStack() as server:
         table = client.table("prices")
@@ -97,8 +97,8 @@ def test_live_prices_are_shown_once_each_without_a_replay(chromium: Browser, scr
             chromium.open("prices", f"{page}?server={url}")
             wait_until(lambda: counts()["shown"] >= 10)
             chromium.screenshot("prices", screenshots / "live-prices.png")
-            found = counts()
-            before = found["last"] - found["shown"]
+            total = counts()
+            before = total["last"] - total["shown"]
             assert before > 10  # rows that were there before the page, and were not read
             server.close()
             wait_until(lambda: "lost" in status())
@@ -160,14 +160,14 @@ def test_five_hundred_rooms_are_shown_over_one_connection_although_the_server_is
     options = ("--port", str(port), "--data-dir", str(tmp_path / "data"))
 
     def counts() -> dict[str, int]:
-        found: dict[str, int] = chromium.run("rooms", "({...counts})")
-        return found
+        shown: dict[str, int] = chromium.run("rooms", "({...counts})")
+        return shown
 
     def shown() -> dict[str, int]:
-        found: dict[str, int] = chromium.run(
+        last: dict[str, int] = chromium.run(
             "rooms", "Object.fromEntries([...rooms].map(([path, room]) => [path, room.next]))"
         )
-        return found
+        return last
 
     with website(web) as page, Client(url) as client, contextlib.ExitStack() as stack:
         process, _ = stack.enter_context(started(serve, *options))

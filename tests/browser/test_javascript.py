@@ -17,7 +17,7 @@ from bench.servers import NODE_DIR, Server, headwater
 from headwater.client import Client
 from headwater.server.auth.editing import add_token
 from tests.browser.pages import Browser, browser, website
-from tests.waiting import wait_until
+from tests.waiting import PROGRAM_LIMIT_S, wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "javascript.md"
 BLOCKS = re.findall(r"^```js\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
+    with browser() as program:
+        yield program
 
 
 @contextlib.contextmanager
@@ -71,10 +71,15 @@ written = contextlib.contextmanager(program_file)
 
 
 def node(script: str, *arguments: str) -> str:
-    found = shutil.which("node")
-    assert found is not None, "Node is needed: run this through `make test`"
+    program = shutil.which("node")
+    assert program is not None, "Node is needed: run this through `make test`"
     ran = subprocess.run(
-        [found, script, *arguments], cwd=NODE_DIR, capture_output=True, text=True, timeout=120, check=False
+        [program, script, *arguments],
+        cwd=NODE_DIR,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_LIMIT_S,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -109,8 +114,8 @@ def test_tabs_share_one_feed(chromium: Browser, tmp_path: Path) -> None:
                 chromium.run(name, RUN % json.dumps(bundle))
 
             def shows(name: str, count: int) -> bool:
-                found: list[Any] = chromium.run(name, "self.shown.map((each) => each.id)")
-                return found == list(range(count))
+                ids: list[Any] = chromium.run(name, "self.shown.map((each) => each.id)")
+                return ids == list(range(count))
 
             for number in range(3):
                 stream.append({"id": number})

@@ -34,8 +34,8 @@ def stub_server(answer: Callable[[str, str], Answer]) -> Iterator[Stub]:
     class Handler(BaseHTTPRequestHandler):
         def handle_one(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
-            given = {name.lower(): value for name, value in self.headers.items()}
-            stub.seen.append((self.command, self.path, given))
+            fields = {name.lower(): value for name, value in self.headers.items()}
+            stub.seen.append((self.command, self.path, fields))
             status, headers, body = answer(self.command, self.path)
             self.send_response(status)
             for name, value in {"content-length": str(len(body)), **headers}.items():

@@ -23,9 +23,9 @@ def run(server: Server, *arguments: str, expect: int = 0, stdin: bytes = b"") ->
 
 @pytest.fixture
 def path(server: Server) -> str:
-    found = f"arrays/{uuid.uuid4().hex}"
-    run(server, "create", found)
-    return found
+    name = f"arrays/{uuid.uuid4().hex}"
+    run(server, "create", name)
+    return name
 
 
 def test_an_array_is_one_batch(server: Server, path: str, tmp_path: Path) -> None:

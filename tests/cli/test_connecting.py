@@ -204,6 +204,13 @@ def test_tls_where_there_is_none(stub: Stub) -> None:
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("url", ["http://", "https:///app", "http://:4437"])
+def test_a_url_without_a_host(url: str) -> None:
+    said = run("read", "s", "--url", url, expect=failing.WRONG_CALL)
+    assert f"the URL of a server names a host, for example http://127.0.0.1:4437; got {url}" in said
+    assert said.count("\n") == 1
+
+
 def test_a_url_without_a_scheme() -> None:
     said = run("read", "s", "--url", "localhost:4437", expect=failing.WRONG_CALL)
     assert "begins with http:// or https://, for example http://localhost:4437" in said

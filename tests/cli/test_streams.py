@@ -16,7 +16,7 @@ from bench.servers import Server, headwater
 from headwater.cli import failing
 from tests.commands import run_command
 from tests.edges import free_port
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, PROGRAM_LIMIT_S
 
 
 def run(
@@ -91,6 +91,13 @@ def test_a_message_over_several_lines_is_printed_on_one(server: Server, path: st
     assert run(server, "read", path).stdout == b'{"a":1}\n'
 
 
+def test_a_hyphen_alone_is_standard_input(server: Server, path: str) -> None:
+    run(server, "create", path, "-t", "text/plain")
+    run(server, "append", path, "-", stdin=b"from a pipe")
+    run(server, "append", path, "-", "-")
+    assert run(server, "read", path).stdout == b"from a pipe--"
+
+
 def test_bytes_pass_unchanged(server: Server, path: str, tmp_path: Path) -> None:
     data = bytes(range(256)) * 2_000
     (tmp_path / "data").write_bytes(data)
@@ -133,7 +140,11 @@ def test_a_reader_that_has_had_enough_is_no_error(server: Server, path: str) -> 
     command = f"{sys.executable} -m headwater read {path} | head -n 1"
     environment = {**os.environ, "HEADWATER_URL": f"http://{server.host}:{server.port}"}
     ran = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, env=environment, timeout=60, check=False
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        env=environment,
+        timeout=PROGRAM_LIMIT_S,
+        check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
 
@@ -182,14 +193,14 @@ def test_paths_and_names_are_completed_from_the_server(server: Server, path: str
 
 def test_bench_prints_a_table_and_leaves_nothing(server: Server) -> None:
     url = f"http://{server.host}:{server.port}"
-    found = json.loads(run(server, "bench", url, "--seconds", "0.2", "--connections", "4", "--json").stdout)
-    assert [line["what"] for line in found["results"]] == [
+    figures = json.loads(run(server, "bench", url, "--seconds", "0.2", "--connections", "4", "--json").stdout)
+    assert [line["what"] for line in figures["results"]] == [
         "appends, 4 connections",
         "idempotent producer",
         "catch-up",
         "delivery to a live reader",
     ]
-    assert all(line["value"] > 0 for line in found["results"])
+    assert all(line["value"] > 0 for line in figures["results"])
     assert run(server, "list", "headwater-bench", "--json").stdout == b""
 
 

@@ -35,8 +35,8 @@ def hostile() -> Iterator[Stub]:
             table = {"name": HOSTILE, "schema": HOSTILE, "version": 1, "created_at": HOSTILE}
             return 200, {"content-type": "application/json"}, json.dumps({"tables": [table]}).encode()
         if where.endswith("/text"):
-            given = {"content-type": "text/plain", **OFFSET, "stream-up-to-date": "true"}
-            return 200, given, b"" if method == "HEAD" else HOSTILE.encode("latin-1", "ignore") + b"\xff\n"
+            headers = {"content-type": "text/plain", **OFFSET, "stream-up-to-date": "true"}
+            return 200, headers, b"" if method == "HEAD" else HOSTILE.encode("latin-1", "ignore") + b"\xff\n"
         problem = {"type": f"{PROBLEM_TYPE_PREFIX}stream-not-found", "detail": HOSTILE}
         return 404, {"content-type": "application/problem+json"}, json.dumps(problem).encode()
 
@@ -101,14 +101,14 @@ def test_a_character_that_begins_in_one_batch_and_ends_in_the_next(server: Serve
 
 @pytest.fixture(scope="module")
 def prefix(server: Server) -> str:
-    found = f"list-{uuid.uuid4().hex[:8]}"
+    path = f"list-{uuid.uuid4().hex[:8]}"
     with Client(server.url) as client:
-        client.stream(f"{found}/orders").create()
-        client.stream(f"{found}/orders").append({"id": 1})
-        client.stream(f"{found}/prices[/europe]/west/amsterdam/2026/quotes").create()
-        client.stream(f"{found}/\u4ef7\u683c").create(content_type="text/plain; charset=utf-8", ttl_s=4000)
-        client.stream(f"{found}/done").create(closed=True)
-    return found
+        client.stream(f"{path}/orders").create()
+        client.stream(f"{path}/orders").append({"id": 1})
+        client.stream(f"{path}/prices[/europe]/west/amsterdam/2026/quotes").create()
+        client.stream(f"{path}/\u4ef7\u683c").create(content_type="text/plain; charset=utf-8", ttl_s=4000)
+        client.stream(f"{path}/done").create(closed=True)
+    return path
 
 
 @pytest.mark.parametrize("columns", [80, 60, 40])

@@ -27,8 +27,8 @@ STYLE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 def look(**more: object) -> Answer:
     stream = {"kind": "stream", "name": HOSTILE, "bytes": 5, "bytes_per_s": 1.5, "appends_per_s": 2.5, "readers": 1}
-    found = {"at_ms": int(time.time() * 1000), "version": "9.9", "streams": [stream], **more}
-    return 200, {"content-type": "application/json"}, json.dumps(found).encode()
+    report = {"at_ms": int(time.time() * 1000), "version": "9.9", "streams": [stream], **more}
+    return 200, {"content-type": "application/json"}, json.dumps(report).encode()
 
 
 def test_once_prints_a_board_and_ends() -> None:
@@ -72,12 +72,12 @@ def test_an_answer_that_is_nested_too_deeply_is_one_line(command: list[str]) -> 
 
 @pytest.mark.usefixtures("default_signals")
 def test_it_goes_on_after_a_failure_and_ends_with_ctrl_c() -> None:
-    asked = 0
+    requests = 0
 
     def answer(method: str, path: str) -> Answer:
-        nonlocal asked
-        asked += 1
-        return (503, {}, b"") if asked == 3 else look()
+        nonlocal requests
+        requests += 1
+        return (503, {}, b"") if requests == 3 else look()
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

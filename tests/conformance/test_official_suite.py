@@ -15,6 +15,7 @@ import pytest
 from bench.servers import NODE_DIR
 
 from tests.edges import DURABLE, NATIVE, TOGETHER, UVICORN, edge
+from tests.waiting import PROGRAM_LIMIT_S
 
 EXPECTED = 338  # all of suite 0.3.6
 
@@ -35,7 +36,7 @@ def run_suite(name: str, report: Path) -> Any:
                 "HEADWATER_LONG_POLL_MS": "2000",
             },
             capture_output=True,
-            timeout=240,
+            timeout=PROGRAM_LIMIT_S,
             check=False,
         )
     return json.loads(report.read_text())

@@ -55,5 +55,5 @@ def advertise(client: httpx.Client, table: str, url: str, event: str = "rows") -
 def advertised(client: httpx.Client, table: str) -> list[list[str]]:
     """Action, event type and record of each row of the table of NURLs."""
     lines = client.get(f"{table}/notify", params=NOW).text.splitlines()
-    found = [line.split("\t")[2:] for line in lines]
-    return [[action, key.partition("/")[0], record] for action, key, record in found]
+    rows = [line.split("\t")[2:] for line in lines]
+    return [[action, key.partition("/")[0], record] for action, key, record in rows]

@@ -277,13 +277,13 @@ def test_a_fork_and_a_view_need_read_on_their_source(world: World) -> None:
     blind = world.tokens["create:**"]
     seeing = world.token("create:**", f"read:{PATH}")
     new = uuid.uuid4().hex
-    asked = [
+    requests = [
         (f"/v1/stream/{new}", {"stream-forked-from": STREAM}),
         (f"/v1/table/{new}", {"stream-forked-from": TABLE}),
         (f"/v1/table/v{new}", {"stp-view-of": STREAM, "stp-view-type": "x"}),
         (f"/v1/stream/v{new}", {"stream-view-of": TABLE, "stream-view-type": "x"}),
     ]
-    for path, headers in asked:
+    for path, headers in requests:
         refused = world.send("PUT", path, blind, headers=headers)
         assert refused.status_code == 403, path
         assert f"read:{PATH}" in refused.json()["detail"]
@@ -394,8 +394,8 @@ def test_a_signed_url_reads_one_path_with_any_offset_and_nothing_else(world: Wor
 def test_a_signature_needs_the_read_scope(world: World) -> None:
     prepare(world)
     for scope in ("read:elsewhere/**", "append:**", "create:**"):
-        asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}", world.tokens[scope])
-        assert asked.status_code == 403
+        response = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}", world.tokens[scope])
+        assert response.status_code == 403
     token = world.token(f"read:{PATH}", "read:x", expires_s=30)
     until_s = int(signed(world, token, seconds=86_400).partition("signed=")[2].partition(".")[0])
     assert until_s <= time.time() + 30
@@ -455,11 +455,11 @@ def test_a_signature_for_appends_needs_the_append_scope(world: World) -> None:
     prepare(world)
     for scope in (f"read:{PATH}", "read:**", "create:**", "append:elsewhere/**"):
         token = world.token(scope)
-        asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}&action=append", token)
-        assert asked.status_code == 403, scope
+        response = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}&action=append", token)
+        assert response.status_code == 403, scope
     for action in ("create", "delete", "admin", "", "close"):
-        asked = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}&action={action}", world.admin)
-        assert asked.status_code == 400, action
+        response = world.send("POST", f"{CONTROL_ROOT}sign?url={STREAM}&action={action}", world.admin)
+        assert response.status_code == 400, action
     token = world.token(f"append:{PATH}", "read:soon", expires_s=30)
     until_s = int(
         signed(world, token, seconds=86_400, action="append").partition("signed=append.")[2].partition(".")[0]

@@ -29,9 +29,9 @@ def token(auth: Path, *arguments: str) -> str:
 @pytest.mark.slow
 def test_who_did_what(tmp_path: Path) -> None:
     auth, audit = tmp_path / "auth.toml", tmp_path / "audit.log"
-    given = {"authorization": f"Bearer {token(auth, 'add', '--name', 'ops', '--scope', 'admin:**')}"}
+    headers = {"authorization": f"Bearer {token(auth, 'add', '--name', 'ops', '--scope', 'admin:**')}"}
     with headwater("--memory", "--auth", str(auth), "--audit-log", str(audit)) as server:
-        with httpx.Client(base_url=server.url, headers=given) as client:
+        with httpx.Client(base_url=server.url, headers=headers) as client:
             client.put("/a", headers={**TEXT, "x-request-id": "mine"})
             client.post("/a", headers=TEXT, content=b"x")
             client.get("/a")
@@ -43,14 +43,14 @@ def test_who_did_what(tmp_path: Path) -> None:
             client.delete("/a")
             client.delete("/a", headers={"authorization": "Bearer hw_wrong"})
             client.put("/a", headers={**TEXT, "authorization": "Bearer hw_wrong"}, content=b"x" * 100_000)
-        with httpx.Client(base_url=server.url.replace("/stream", "/table"), headers=given) as client:
+        with httpx.Client(base_url=server.url.replace("/stream", "/table"), headers=headers) as client:
             client.put("/t")
             client.post("/t/notify", data={"rows": "https://nurl.invalid/"})
             client.delete("/t/notify", params={"nurl": "https://nurl.invalid/"})
             client.post("/t/trim", params={"before": "7"})
         wait_until(lambda: len(lines(audit)) >= 13)
-        found = lines(audit)
-        assert [(line["action"], line["identity"], line["outcome"], line["status"]) for line in found] == [
+        entries = lines(audit)
+        assert [(line["action"], line["identity"], line["outcome"], line["status"]) for line in entries] == [
             ("create", "ops", "ok", 201),
             ("close", "ops", "ok", 204),
             ("sign", "ops", "ok", 200),
@@ -65,20 +65,20 @@ def test_who_did_what(tmp_path: Path) -> None:
             ("withdraw", "ops", "ok", 204),
             ("trim", "ops", "refused", 400),
         ]
-        assert {line["action"]: line["detail"] for line in found if line["detail"]} == {
+        assert {line["action"]: line["detail"] for line in entries if line["detail"]} == {
             "retain": "stream-retain-seconds: , stream-retain-bytes: 5",
             "trim": "before=7",
         }
-        assert found[4]["detail"] == "path=a&before=now"
-        assert {line["address"] for line in found} == {"127.0.0.1"}
-        assert (found[0]["path"], found[0]["request_id"]) == ("/v1/stream/a", "mine")
-        assert all(line["time"].endswith("Z") and line["request_id"] for line in found)
+        assert entries[4]["detail"] == "path=a&before=now"
+        assert {line["address"] for line in entries} == {"127.0.0.1"}
+        assert (entries[0]["path"], entries[0]["request_id"]) == ("/v1/stream/a", "mine")
+        assert all(line["time"].endswith("Z") and line["request_id"] for line in entries)
         token(auth, "add", "--name", "guest", "--scope", "read:**", "--audit-log", str(audit))
         wait_until(lambda: [line["action"] for line in lines(audit)][-1] == "reload")
         token(auth, "revoke", "guest", "--audit-log", str(audit))
         wait_until(lambda: len(lines(audit)) >= 19)
-        told = [(line["action"], line["path"], line["identity"] == "headwater") for line in lines(audit)[13:]]
-        assert told == [
+        actions = [(line["action"], line["path"], line["identity"] == "headwater") for line in lines(audit)[13:]]
+        assert actions == [
             ("grant", "guest", False),
             ("grant", "guest", True),
             ("reload", "auth-file", True),

@@ -163,10 +163,10 @@ def test_a_star_allows_all_hosts_and_origins(path: str) -> None:
 
 
 def test_the_app_leaves_it_to_the_application_or_checks_itself() -> None:
-    async def ask(app: App, method: str, **given: str) -> httpx.Response:
+    async def ask(app: App, method: str, **headers: str) -> httpx.Response:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
-            return await client.request(method, "/v1/stream/a", headers={**TEXT, **given})
+            return await client.request(method, "/v1/stream/a", headers={**TEXT, **headers})
 
     async def run() -> None:
         left = App(allow_origins=None)
@@ -184,8 +184,8 @@ def test_the_app_leaves_it_to_the_application_or_checks_itself() -> None:
 
 
 def test_a_server_on_another_address_accepts_any_host() -> None:
-    def request(method: str, **given: str) -> Request:
-        return Request(method, "/v1/stream/a", "", given, b"")
+    def request(method: str, **headers: str) -> Request:
+        return Request(method, "/v1/stream/a", "", headers, b"")
 
     anywhere = access_at("0.0.0.0")
     assert ("cross-origin-resource-policy", "same-origin") in anywhere.check(request("GET", host="any.example"))

@@ -130,14 +130,14 @@ def test_every_content_type_arrives_as_it_was_appended(client: httpx.Client, pre
         for piece in pieces:
             client.post(f"/{text}", headers=TEXT, content=piece)
             client.post(f"/{blob}", headers={"content-type": "image/png"}, content=piece)
-        found: dict[str, bytes] = {text: b"", blob: b""}
+        contents: dict[str, bytes] = {text: b"", blob: b""}
 
         def received() -> bool:
-            for path in found:
+            for path in contents:
                 events = [event for name, event in reader.events if name == "data" and event["stream"] == path]
                 parts = [base64.b64decode(e["base64"]) if "base64" in e else e["text"].encode() for e in events]
-                found[path] = b"".join(parts)
-            return all(part == b"".join(pieces) for part in found.values())
+                contents[path] = b"".join(parts)
+            return all(part == b"".join(pieces) for part in contents.values())
 
         reader.until(received)
 
@@ -282,9 +282,9 @@ def test_a_form_is_checked(client: httpx.Client) -> None:
 def test_methods_and_pages_of_other_origins(client: httpx.Client, prefix: str) -> None:
     assert client.head(LIVE).status_code == 405
     assert client.delete(LIVE).headers["allow"] == "GET, POST, OPTIONS"
-    asked = {"access-control-request-method": "GET", "access-control-request-headers": "last-event-id"}
+    headers = {"access-control-request-method": "GET", "access-control-request-headers": "last-event-id"}
     own = str(client.base_url).split("/v1/")[0].rstrip("/")
-    allowed = client.options(LIVE, headers={"origin": own, **asked}).headers
+    allowed = client.options(LIVE, headers={"origin": own, **headers}).headers
     assert "last-event-id" in allowed.get("access-control-allow-headers", "last-event-id")
     create(client, prefix)
     answer = client.post(LIVE, headers={**FORM, "origin": "https://evil.example"}, content=f"stream={prefix}")

@@ -296,8 +296,8 @@ def test_a_reader_sees_all_of_a_compose_or_nothing(client: httpx.Client) -> None
     whole = [number // 2 for number in range(40)]
     for seq in range(10):
         assert compose(client, target, *sources, **producer(seq)).status_code == 200
-        found = json.loads(content(client, target))
-        assert found == whole * (seq + 1)
+        messages = json.loads(content(client, target))
+        assert messages == whole * (seq + 1)
     with client.stream("GET", below(client, target), params={"offset": "-1", "live": "sse"}) as feed:
         events = [json.loads(line[5:]) for line in _data_lines(feed, 10)]
     assert [message for event in events for message in event] == whole * 10

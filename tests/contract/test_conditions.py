@@ -111,11 +111,11 @@ def test_other_errors_come_first(client: httpx.Client, path: str) -> None:
 
 
 def test_a_duplicate_is_recognised_after_the_tail_has_moved(client: httpx.Client, path: str) -> None:
-    given = {**JSON, **PRODUCER, **tagged(tail(client.head(path)))}
-    assert client.post(path, headers=given, content=b"1").status_code == 200
+    headers = {**JSON, **PRODUCER, **tagged(tail(client.head(path)))}
+    assert client.post(path, headers=headers, content=b"1").status_code == 200
     client.post(path, headers=JSON, content=b"2")
-    assert client.post(path, headers=given, content=b"1").status_code == 204
-    later = {**given, "producer-seq": "1"}
+    assert client.post(path, headers=headers, content=b"1").status_code == 204
+    later = {**headers, "producer-seq": "1"}
     refused = client.post(path, headers=later, content=b"3")
     assert problem(refused) == MOVED
     later |= tagged(tail(refused))
@@ -171,8 +171,8 @@ def test_one_of_many_writers_wins_each_round(client: httpx.Client, path: str) ->
             while done < 10:
                 read = own.get(path)
                 value = (read.json() or [0])[-1] + 1
-                given = {**JSON, **tagged(tail(read))}
-                status = own.post(path, headers=given, content=str(value).encode()).status_code
+                headers = {**JSON, **tagged(tail(read))}
+                status = own.post(path, headers=headers, content=str(value).encode()).status_code
                 outcomes[status] += 1
                 done += status == 204
 
@@ -198,9 +198,9 @@ def test_rows_after_the_last_row(table: str) -> None:
     assert problem(httpx.post(table, headers=tagged(2), content=large)) == MOVED
     assert httpx.post(table, headers=tagged(3), content=large).status_code == 204
     assert problem(httpx.post(table, headers=tagged(1), content=b"no change")) == (400, "invalid-change")
-    given = {**PRODUCER, **tagged(4)}
-    assert httpx.post(table, headers=given, content=CHANGE).status_code == 200
-    assert httpx.post(table, headers=given, content=CHANGE).status_code == 204  # a duplicate
+    headers = {**PRODUCER, **tagged(4)}
+    assert httpx.post(table, headers=headers, content=CHANGE).status_code == 200
+    assert httpx.post(table, headers=headers, content=CHANGE).status_code == 204  # a duplicate
     mirrored = {"stp-after-seqno": "0", **tagged(5)}
     assert problem(httpx.post(table, headers=mirrored, content=CHANGE)) == (400, "invalid-header")
     assert problem(httpx.post(table, headers={"if-match": "5"}, content=CHANGE)) == (400, "invalid-header")

@@ -63,6 +63,15 @@ def test_the_page_allows_nothing_but_its_own_files(root: httpx.Client) -> None:
         assert answer.headers[name] == value
 
 
+@pytest.mark.parametrize("name", ["", "/{version}/app.js"])
+def test_head_has_the_headers_of_get(root: httpx.Client, name: str) -> None:
+    path = f"/console{name.format(version=load_files().version)}"
+    head, get = root.head(path), root.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert head.headers["cache-control"] == get.headers["cache-control"]
+
+
 def test_files_are_kept_by_browsers_for_ever(root: httpx.Client) -> None:
     """Their path changes with them."""
     known = load_files()

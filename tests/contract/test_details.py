@@ -39,8 +39,8 @@ def path(api: httpx.Client) -> str:
 def details(api: httpx.Client, path: str) -> dict[str, Any]:
     answer = api.get("/v1/stream/__ds/details", params={"path": path})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def fork(api: httpx.Client, source: str, path: str, **headers: str) -> None:
@@ -52,13 +52,13 @@ def fork(api: httpx.Client, source: str, path: str, **headers: str) -> None:
 def test_details_extend_what_a_list_has(api: httpx.Client, path: str) -> None:
     api.post(f"/v1/stream/{path}", headers=JSON, content=b'[1,{"a":2}]')
     [listed] = api.get("/v1/stream/__ds/streams", params={"prefix": path}).json()["streams"]
-    found = details(api, path)
-    assert found.items() >= listed.items()
-    assert found["tail_offset"] == api.head(f"/v1/stream/{path}").headers["stream-next-offset"]
-    assert found["retention"] is None
-    assert found["forked_from"] is None
-    assert (found["fork_count"], found["live_readers"], found["trimmed_bytes"]) == (0, 0, 0)
-    assert found["actions"][:3] == ["read", "append", "create"]
+    answer = details(api, path)
+    assert answer.items() >= listed.items()
+    assert answer["tail_offset"] == api.head(f"/v1/stream/{path}").headers["stream-next-offset"]
+    assert answer["retention"] is None
+    assert answer["forked_from"] is None
+    assert (answer["fork_count"], answer["live_readers"], answer["trimmed_bytes"]) == (0, 0, 0)
+    assert answer["actions"][:3] == ["read", "append", "create"]
 
 
 def test_details_of_a_stream_that_is_not_there(api: httpx.Client) -> None:
@@ -72,24 +72,24 @@ def test_producers_are_listed_newest_first(api: httpx.Client, path: str) -> None
     for number, name in enumerate(("a", "b", long, "a")):
         headers = {"producer-id": name, "producer-epoch": "0", "producer-seq": str(int(number == 3))}
         assert api.post(f"/v1/stream/{path}", headers={**JSON, **headers}, content=b"[1]").is_success
-    found = details(api, path)
-    assert found["producer_count"] == 3
-    assert [(one["id"], one["epoch"], one["seq"]) for one in found["producers"]] == [
+    answer = details(api, path)
+    assert answer["producer_count"] == 3
+    assert [(one["id"], one["epoch"], one["seq"]) for one in answer["producers"]] == [
         ("a", 0, 1),
         (None, 0, 0),
         ("b", 0, 0),
     ]
-    assert len(found["producers"][1]["digest"]) == 32
-    assert found["producers"][0]["at"] >= found["producers"][2]["at"]
+    assert len(answer["producers"][1]["digest"]) == 32
+    assert answer["producers"][0]["at"] >= answer["producers"][2]["at"]
 
 
 def test_many_producers_are_counted(api: httpx.Client, path: str) -> None:
     for number in range(PRODUCERS_SHOWN_MAX + 5):
         headers = {"producer-id": f"p{number}", "producer-epoch": "0", "producer-seq": "0"}
         api.post(f"/v1/stream/{path}", headers={**JSON, **headers}, content=b"[1]")
-    found = details(api, path)
-    assert (len(found["producers"]), found["producer_count"]) == (PRODUCERS_SHOWN_MAX, PRODUCERS_SHOWN_MAX + 5)
-    assert found["producers"][0]["id"] == f"p{PRODUCERS_SHOWN_MAX + 4}"
+    answer = details(api, path)
+    assert (len(answer["producers"]), answer["producer_count"]) == (PRODUCERS_SHOWN_MAX, PRODUCERS_SHOWN_MAX + 5)
+    assert answer["producers"][0]["id"] == f"p{PRODUCERS_SHOWN_MAX + 4}"
 
 
 def test_live_readers_are_counted(api: httpx.Client, path: str) -> None:
@@ -134,8 +134,8 @@ def test_nurls_tell_what_came_of_the_last_post(api: httpx.Client) -> None:
     assert api.put(table, headers=ROWS).status_code == 201
 
     def nurls() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = api.get("/v1/table/__stp/nurls", params={"name": name}).json()["nurls"]
-        return found
+        rows: list[dict[str, Any]] = api.get("/v1/table/__stp/nurls", params={"name": name}).json()["nurls"]
+        return rows
 
     assert nurls() == []
     nobody = f"http://127.0.0.1:{free_port()}/nurl"
@@ -216,14 +216,14 @@ def test_details_of_a_table(tmp_path: Path) -> None:
             assert api.put(f"/v1/table/{name}", headers={**by_admin, **kind}).status_code == 201
         named = {"producer-id": "p", "producer-epoch": "0", "producer-seq": "0"}
         assert api.post("/v1/table/a/prices", headers={**by_admin, **ROWS, **named}, content=b"+\tk\t1\n").is_success
-        found = api.get(url, params={"name": "a/prices"}, headers=by_admin).json()
+        page = api.get(url, params={"name": "a/prices"}, headers=by_admin).json()
         [listed] = api.get("/v1/table/__stp/tables?prefix=a/", headers=by_admin).json()["tables"]
-        assert found.items() >= listed.items()
-        assert found["retention"]["messages"] == 9
-        assert (found["live_readers"], found["trimmed_bytes"], found["producer_count"]) == (0, 0, 1)
-        assert found["producers"][0]["id"] == "p"
-        assert "admin" in found["actions"]
-        assert "settings" not in found["actions"]
+        assert page.items() >= listed.items()
+        assert page["retention"]["messages"] == 9
+        assert (page["live_readers"], page["trimmed_bytes"], page["producer_count"]) == (0, 0, 1)
+        assert page["producers"][0]["id"] == "p"
+        assert "admin" in page["actions"]
+        assert "settings" not in page["actions"]
         seen = api.get(url, params={"name": "a/prices"}, headers=by_reader).json()
         assert (seen["actions"], seen["producers"]) == (["read", "retain"], None)
         assert api.get(url, params={"name": "b"}, headers=by_reader).status_code == 403

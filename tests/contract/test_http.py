@@ -236,10 +236,10 @@ def test_a_response_to_get_that_is_not_at_the_tail_cannot_answer_head(client: ht
 @pytest.mark.parametrize("more", [{}, {"stream-ttl": "90"}, {"stream-closed": "true"}])
 def test_a_get_at_now_has_all_headers_of_head(client: httpx.Client, path: str, more: dict[str, str]) -> None:
     client.put(path, headers={**TEXT, **more}, content=b"data")
-    found, asked = client.head(path), client.get(path, params={"offset": "now"})
-    same = set(found.headers) - {"etag", "date", "content-length"}
-    assert same <= set(asked.headers)
-    assert {name: found.headers[name] for name in same} == {name: asked.headers[name] for name in same}
+    head, get = client.head(path), client.get(path, params={"offset": "now"})
+    same = set(head.headers) - {"etag", "date", "content-length"}
+    assert same <= set(get.headers)
+    assert {name: head.headers[name] for name in same} == {name: get.headers[name] for name in same}
 
 
 def test_caching_of_other_responses(client: httpx.Client, path: str) -> None:
@@ -345,12 +345,12 @@ def test_live_readers_are_notified_of_a_deletion(client: httpx.Client, path: str
     if forked:
         source = {"stream-forked-from": client.base_url.path.rstrip("/") + path}
         assert client.put(f"{path}-fork", headers=source).status_code == 201
-    found: list[str] = []
+    parts: list[str] = []
     polled: list[int] = []
 
     def follow() -> None:
         with client.stream("GET", path, params={"offset": "-1", "live": "sse"}) as feed:
-            found.extend(feed.iter_text())
+            parts.extend(feed.iter_text())
 
     def poll() -> None:
         polled.append(client.get(path, params={"offset": tail, "live": "long-poll"}).status_code)
@@ -364,7 +364,7 @@ def test_live_readers_are_notified_of_a_deletion(client: httpx.Client, path: str
     for reader in readers:
         reader.join()
     assert polled == [410 if forked else 404]  # a long-poll that has waited for its time gets 204
-    last = blocks("".join(found))[-1]
+    last = blocks("".join(parts))[-1]
     assert last["event"].strip() == "control"
     assert json.loads(last["data"]) == {"streamNextOffset": tail, "streamDeleted": True}
 
@@ -501,8 +501,8 @@ def test_the_splits_of_a_fork(client: httpx.Client, path: str) -> None:
     client.put(f"{path}-fork", headers=fork)
     for number in range(10, 20):
         client.post(f"{path}-fork", headers=JSON, content=b"%d" % number)
-    found = client.get("/__ds/splits", params={"path": f"{path}-fork".lstrip("/"), "parts": 5}).json()
-    edges = ["-1", *found["splits"], found["until"]]
+    page = client.get("/__ds/splits", params={"path": f"{path}-fork".lstrip("/"), "parts": 5}).json()
+    edges = ["-1", *page["splits"], page["until"]]
     parts = [
         client.get(f"{path}-fork", params={"offset": start, "until": end}).json()
         for start, end in itertools.pairwise(edges)

@@ -28,8 +28,8 @@ def rows(*seqnos: int) -> bytes:
     return b"".join(map(row, seqnos))
 
 
-def post(client: httpx.Client, name: str, after: int, body: bytes = b"", **given: str) -> httpx.Response:
-    shown = {header.replace("_", "-"): value for header, value in given.items()}
+def post(client: httpx.Client, name: str, after: int, body: bytes = b"", **headers: str) -> httpx.Response:
+    shown = {header.replace("_", "-"): value for header, value in headers.items()}
     return client.post(name, content=body, headers={"stp-after-seqno": str(after), **shown})
 
 

@@ -112,10 +112,10 @@ def test_the_busiest_streams_are_listed(api: httpx.Client) -> None:
 
     wait_until(lambda: busy()["appends_per_s"] > 0)  # a rate is that between two looks, which are a second apart
     assert busy()["kind"] == "stream"
-    found = api.get(url).json()
-    assert found["rates_over_s"] >= 1
+    report = api.get(url).json()
+    assert report["rates_over_s"] >= 1
     assert {"kind": "table", "name": "rows"}.items() <= next(
-        stream for stream in found["streams"] if stream["name"] == "rows"
+        stream for stream in report["streams"] if stream["name"] == "rows"
     ).items()
     assert len(api.get("/v1/stream/__ds/top?by=size&limit=1").json()["streams"]) == 1
     for wrong in ("by=name", "limit=0", "limit=101"):
@@ -162,8 +162,8 @@ def test_a_notify_belongs_to_the_trace_of_its_append() -> None:
         root = f"http://{server.host}:{server.port}/v1/table/prices"
         httpx.put(root, headers={"content-type": "text/sequence"}).raise_for_status()
         httpx.post(f"{root}/notify", data={"rows": listener.nurl()}).raise_for_status()
-        given = {"content-type": "text/sequence", "traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
-        httpx.post(root, headers=given, content=b"+\ttea\t2\n").raise_for_status()
+        headers = {"content-type": "text/sequence", "traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+        httpx.post(root, headers=headers, content=b"+\ttea\t2\n").raise_for_status()
         wait_until(lambda: listener.headers)
         _, trace_id, span_id, flags = listener.headers[-1]["traceparent"].split("-")
         assert (trace_id, flags) == (TRACE, "01")

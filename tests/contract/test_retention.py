@@ -72,7 +72,9 @@ def retained(response: httpx.Response) -> dict[str, str]:
 
 
 def test_a_stream_says_what_it_retains(client: httpx.Client, stream: str) -> None:
-    asked = retention(retain_seconds="60", retain_bytes="1000", retain_messages="10", compact="True", compact_after="5")
+    headers = retention(
+        retain_seconds="60", retain_bytes="1000", retain_messages="10", compact="True", compact_after="5"
+    )
     expected = {
         "retain-seconds": "60",
         "retain-bytes": "1000",
@@ -80,24 +82,24 @@ def test_a_stream_says_what_it_retains(client: httpx.Client, stream: str) -> Non
         "compact": "true",
         "compact-after": "5",
     }
-    created = client.put(stream, headers=JSON | asked)
+    created = client.put(stream, headers=JSON | headers)
     assert created.status_code == 201
     assert retained(created) == retained(client.head(stream)) == expected
     assert client.head(stream).headers[FIRST] == created.headers["stream-next-offset"]
-    again = client.put(stream, headers=JSON | asked)
+    again = client.put(stream, headers=JSON | headers)
     assert (again.status_code, retained(again)) == (200, expected)
     assert client.put(stream, headers=JSON).status_code == 200  # it says nothing of retention
-    other = client.put(stream, headers=JSON | asked | retention(retain_bytes="1001"))
+    other = client.put(stream, headers=JSON | headers | retention(retain_bytes="1001"))
     assert (other.status_code, problem(other)) == (409, "configuration")
     assert "retention" in other.json()["detail"]
 
 
 def test_a_table_says_what_it_retains(client: httpx.Client, table: str) -> None:
-    asked = retention(retain_messages="10", compact="true")
-    created = client.put(table, headers=SCHEMA | asked)
+    headers = retention(retain_messages="10", compact="true")
+    created = client.put(table, headers=SCHEMA | headers)
     assert retained(created) == retained(client.head(table)) == {"retain-messages": "10", "compact": "true"}
     assert client.head(table).headers["stp-first-seqno"] == "1"
-    assert client.put(table, headers=SCHEMA | asked).status_code == 200
+    assert client.put(table, headers=SCHEMA | headers).status_code == 200
     assert client.put(table, headers=SCHEMA | retention(retain_messages="9")).status_code == 409
 
 

@@ -74,27 +74,27 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 
 def written(text: str) -> Plain:
     """The entities of a page, with the text of their values."""
-    found: Plain = {}
+    values: Plain = {}
     for entity in text.split('{"type":')[1:]:
         head, _, rest = entity.partition(',"value":')
         parts = json.loads('{"type":' + head + "}")
-        found[parts["type"], parts["key"]] = rest[: rest.index(',"offset":')]
-    return found
+        values[parts["type"], parts["key"]] = rest[: rest.index(',"offset":')]
+    return values
 
 
 def entities(client: httpx.Client, path: str, limit: int = 1_000, **query: Any) -> Plain:
     """All entities, page by page, in their order."""
-    found: Plain = {}
+    values: Plain = {}
     after: str | None = ""
     while after is not None:
         response = get(client, path, limit=limit, after=after, **query)
         assert response.status_code == 200, response.text
         page = response.json()
         assert len(page["entities"]) <= limit
-        found |= written(response.text)
+        values |= written(response.text)
         after = page["next"]
-    assert list(found) == sorted(found)
-    return found
+    assert list(values) == sorted(values)
+    return values
 
 
 # One entity

@@ -366,8 +366,8 @@ def test_the_boundary_before_a_position(run: Callable[[Callable[[Bench], Awaitab
         await bench.commit((created(1, "a", b"12345"),))
         for data in (b"678", b"9", b"0123456789"):
             await bench.commit(bench.append(1, 1000, data))
-        found = [await bench.store.boundary(1, position) for position in range(20)]
-        assert found == [0] * 5 + [5] * 3 + [8] + [9] * 10 + [19]
+        boundaries = [await bench.store.boundary(1, position) for position in range(20)]
+        assert boundaries == [0] * 5 + [5] * 3 + [8] + [9] * 10 + [19]
         with pytest.raises(LookupError):
             await bench.store.boundary(2, 0)
 
@@ -464,12 +464,12 @@ def test_documents(run: Run) -> None:
         store = bench.store
         assert await store.document("a/1") == Document("a/1", b"one again", 2)
         assert await store.document("nothing") is None
-        assert [found.key for found in await store.documents("", "", 10)] == ["a/1", "a/2", "b"]
-        assert [found.key for found in await store.documents("a/", "", 1)] == ["a/1"]
-        assert [found.key for found in await store.documents("a/", "a/1", 10)] == ["a/2"]
+        assert [document.key for document in await store.documents("", "", 10)] == ["a/1", "a/2", "b"]
+        assert [document.key for document in await store.documents("a/", "", 1)] == ["a/1"]
+        assert [document.key for document in await store.documents("a/", "a/1", 10)] == ["a/2"]
         await bench.commit((DocumentDeleted("a/1"), DocumentWritten("c", b"")))
         assert await store.document("a/1") is None
-        assert [found.key for found in await store.documents("", "", 2)] == ["a/2", "b"]
+        assert [document.key for document in await store.documents("", "", 2)] == ["a/2", "b"]
         assert await store.load("s") is not None
 
     run(body)

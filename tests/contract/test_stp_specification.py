@@ -107,11 +107,11 @@ def test_every_sentence_has_a_test() -> None:
 def test_each_row_is_a_tsv_line(client: httpx.Client, table: str) -> None:
     body = "+\tfhir_read\thttps://prov.com/fhir/read\n-\tfhir_read\t\n+\tcafé\tfree form, with spaces\n"
     assert client.post(table, content=body.encode()).status_code == 204
-    found = client.get(table, params=NOW).content
-    stamp = re.match(rb"1\t(%b)\t" % STAMP, found)
+    content = client.get(table, params=NOW).content
+    stamp = re.match(rb"1\t(%b)\t" % STAMP, content)
     assert stamp is not None
     changes = body.encode().splitlines()
-    assert found == b"".join(b"%d\t%b\t%b\n" % (n, stamp[1], change) for n, change in enumerate(changes, 1))
+    assert content == b"".join(b"%d\t%b\t%b\n" % (n, stamp[1], change) for n, change in enumerate(changes, 1))
     # `+` adds or replaces the record of the key it applies to, `-` deletes it
     active = client.get(table, params={"view": "active"}).content
     assert active == b"3\t%b\t%b\n" % (stamp[1], changes[2])
@@ -168,8 +168,8 @@ def test_rows_in_strictly_increasing_order(client: httpx.Client, table: str) -> 
     for number in range(5):
         client.post(table, content=rows(number + 1))
     for query in (NOW, {"idle": "0.1"}, {"since_id": "-7", **NOW}):
-        found = seqnos(client.get(table, params=query).content)
-        assert found == list(range(found[0], 16))
+        numbers = seqnos(client.get(table, params=query).content)
+        assert numbers == list(range(numbers[0], 16))
 
 
 @pytest.mark.slow
@@ -195,8 +195,8 @@ def test_a_mirror_ignores_duplicate_rows() -> None:
     with hostile_server(repeating) as remote, headwater("--memory", "--follow", f"copy={remote.url}/t") as server:
         url = f"http://{server.host}:{server.port}/v1/table/copy"
         wait_for(lambda: httpx.get(url, params=NOW).content, lines(1, 2, 3, 4))
-        asked = len(remote.seen)
-        wait_until(lambda: len(remote.seen) > asked + 1)
+        request_count = len(remote.seen)
+        wait_until(lambda: len(remote.seen) > request_count + 1)
         assert httpx.get(url, params=NOW).content == lines(1, 2, 3, 4)
 
 
@@ -330,19 +330,19 @@ def test_rows_are_streamed_until_the_timeout(client: httpx.Client, table: str) -
         reading = pool.submit(client.get, table, params={"timeout": "0.5", "idle": "300"})
         while not reading.done():
             appended += client.post(table, content=rows(1)).status_code == 204
-        found = seqnos(reading.result().content)
-    assert found == list(range(1, len(found) + 1))
-    assert 1 <= len(found) <= appended
+        numbers = seqnos(reading.result().content)
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert 1 <= len(numbers) <= appended
 
 
 @shows("000 4.2 reconnect", "001 stream")
 def test_clients_reconnect_using_the_last_processed_seqno(client: httpx.Client, table: str) -> None:
-    found: list[int] = []
+    numbers: list[int] = []
     with meanwhile(client, *[lambda: client.post(table, content=rows(2))] * 4):
-        while len(found) < 8:
-            since_id = found[-1] if found else 0
-            found += seqnos(client.get(table, params={"since_id": since_id, "timeout": "0.15"}).content)
-    assert found == list(range(1, 9))
+        while len(numbers) < 8:
+            since_id = numbers[-1] if numbers else 0
+            numbers += seqnos(client.get(table, params={"since_id": since_id, "timeout": "0.15"}).content)
+    assert numbers == list(range(1, 9))
 
 
 @pytest.mark.slow
@@ -360,8 +360,8 @@ def test_our_client_reconnects_using_the_last_seqno_that_it_took(shell: str) -> 
             taken.append(row.seqno)
             if row.seqno == 6:
                 break
-        asked = [re.findall("since_id=([0-9]+)", path)[0] for path in server.seen[:3]]
-    assert (taken, asked) == ([1, 2, 3, 4, 5, 6], ["0", "1", "3"])
+        since_ids = [re.findall("since_id=([0-9]+)", path)[0] for path in server.seen[:3]]
+    assert (taken, since_ids) == ([1, 2, 3, 4, 5, 6], ["0", "1", "3"])
 
 
 # Notify

@@ -361,12 +361,12 @@ def test_tables_have_a_list_of_their_own(client: httpx.Client) -> None:
         client.put(f"/{prefix}/{number}", headers={**SCHEMA, **({"stream-ttl": "600"} if number else {})})
     client.post(f"/{prefix}/0", content=rows(3), headers={"stream-closed": "true"})
     page = client.get("/__stp/tables", params={"prefix": prefix, "limit": 3}).json()
-    assert [found["name"] for found in page["tables"]] == [f"{prefix}/{number}" for number in range(3)]
+    assert [row["name"] for row in page["tables"]] == [f"{prefix}/{number}" for number in range(3)]
     first = page["tables"][0]
     assert (first["schema"], first["version"], first["last_seqno"]) == ("endpoint_manifest", 1, 3)
     assert (first["closed"], first["ttl_seconds"], page["tables"][1]["ttl_seconds"]) == (True, None, 600)
     rest = client.get("/__stp/tables", params={"prefix": prefix, "after": page["next_after"]}).json()
-    assert [found["name"] for found in rest["tables"]] == [f"{prefix}/{number}" for number in (3, 4)]
+    assert [row["name"] for row in rest["tables"]] == [f"{prefix}/{number}" for number in (3, 4)]
     streams = str(client.base_url).replace("/v1/table", "/v1/stream")
     for query in ({}, {"prefix": "\x01"}, {"after": "\x01"}):
         listed = client.get(f"{streams}__ds/streams", params=query).json()["streams"]

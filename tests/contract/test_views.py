@@ -49,8 +49,8 @@ class Site:
 
     def put_table_view(self, source: str, path: str | None = None, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        given = {"stp-view-of": self.mount + source, "stp-view-type": "price", **named}
-        return self.http.put(path or f"/v1/table/{uuid.uuid4().hex}", headers=given)
+        request_headers = {"stp-view-of": self.mount + source, "stp-view-type": "price", **named}
+        return self.http.put(path or f"/v1/table/{uuid.uuid4().hex}", headers=request_headers)
 
     def table_view(self, source: str, path: str | None = None, **headers: str) -> str:
         path = path or f"/v1/table/{uuid.uuid4().hex}"
@@ -59,8 +59,8 @@ class Site:
 
     def put_stream_view(self, source: str, path: str, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        given = {"stream-view-of": self.mount + source, "stream-view-type": "price", **named}
-        return self.http.put(path, headers=given)
+        request_headers = {"stream-view-of": self.mount + source, "stream-view-type": "price", **named}
+        return self.http.put(path, headers=request_headers)
 
     def stream_view(self, source: str, **headers: str) -> str:
         path = f"/v1/stream/{uuid.uuid4().hex}"
@@ -76,9 +76,9 @@ class Site:
         return [row[2].replace("\t", " ") for row in rows]
 
     def status(self, view: str) -> dict[str, Any]:
-        found = [one for one in self.http.get(VIEWS).json()["views"] if one["view"] == view]
-        assert len(found) == 1
-        return dict(found[0])
+        views = [one for one in self.http.get(VIEWS).json()["views"] if one["view"] == view]
+        assert len(views) == 1
+        return dict(views[0])
 
 
 def event(key: str, value: Any = None, operation: str = "upsert", kind: str = "price") -> dict[str, Any]:
@@ -149,8 +149,8 @@ def test_a_table_with_escapes_accepts_every_key(site: Site) -> None:
 def test_a_closed_stream_closes_its_view(site: Site) -> None:
     stream = site.stream()
     view = site.table_view(stream)
-    given = {**JSON, "stream-closed": "true"}
-    assert site.http.post(stream, json=event("a", 1), headers=given).status_code == 204
+    headers = {**JSON, "stream-closed": "true"}
+    assert site.http.post(stream, json=event("a", 1), headers=headers).status_code == 204
     wait_for(lambda: site.http.head(view).headers.get("stream-closed"), "true")
     assert site.changes(view) == ["+ a 1"]
     wait_for(lambda: site.status(view)["state"], "closed")
@@ -187,10 +187,10 @@ def test_a_stream_has_existing_and_new_rows_of_the_table(site: Site) -> None:
     wait_for(lambda: len(site.http.get(view).json()), 3)
     read = site.http.get(view)
     assert read.headers["content-type"] == "application/json"
-    found = read.json()
-    stamps = [one["headers"].pop("timestamp") for one in found]
+    changes = read.json()
+    stamps = [one["headers"].pop("timestamp") for one in changes]
     assert all(re.fullmatch(r"[-0-9]{10}T[:0-9]{8}\.[0-9]{3}Z", stamp) for stamp in stamps)
-    assert found == [
+    assert changes == [
         {"type": "price", "key": "a", "value": {"eur": 1}, "headers": {"operation": "upsert", "seqno": "1"}},
         {"type": "price", "key": "b", "value": 2, "headers": {"operation": "upsert", "seqno": "2"}},
         {"type": "price", "key": "a", "headers": {"operation": "delete", "seqno": "3"}},
@@ -354,8 +354,8 @@ def test_the_list_of_views(site: Site) -> None:
         "last_error": None,
     }
     wait_for(lambda: site.status(events)["position"], "1")
-    found = site.status(events)
-    assert [found[name] for name in ("direction", "source", "record", "lag_bytes")] == ["stream", table, "json", 0]
+    shown = site.status(events)
+    assert [shown[name] for name in ("direction", "source", "record", "lag_bytes")] == ["stream", table, "json", 0]
 
 
 def test_a_large_append_becomes_many_rows_in_order(site: Site) -> None:
@@ -378,8 +378,10 @@ def test_a_mirror_of_a_remote_table_can_be_a_source() -> None:
                 view = site.stream_view("/v1/table/copy")
                 remote.put("prices", "+ pears 2.10")
                 wait_for(lambda: len(site.http.get(view).json()), 3)
-                found = [(one["headers"]["seqno"], one["key"], one.get("value")) for one in site.http.get(view).json()]
-                assert found == [("1", "apples", 1.2), ("2", "apples", None), ("3", "pears", 2.1)]
+                changes = [
+                    (one["headers"]["seqno"], one["key"], one.get("value")) for one in site.http.get(view).json()
+                ]
+                assert changes == [("1", "apples", 1.2), ("2", "apples", None), ("3", "pears", 2.1)]
 
 
 def test_an_app_stops_its_views_and_resumes_them(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def children(pid: int) -> list[int]:
 def answering(root: str, verify: bool = True) -> str:
     """The number of the process that answers on a new connection."""
     text = httpx.get(f"{root}/metrics", verify=verify, timeout=LIMIT_S).text
-    found = re.search(r'headwater_info\{[^}]*worker="(\d+)"', text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'headwater_info\{[^}]*worker="(\d+)"', text)
+    assert match is not None
+    return match[1]
 
 
 def see_all(root: str, count: int) -> None:
@@ -90,14 +90,14 @@ def test_a_stop_drains_all_and_exits_with_0() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
-        assert found is not None
+        match = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+        assert match is not None
         with httpx.stream(
-            "GET", f"http://127.0.0.1:{found[1]}/v1/stream/none", params={"offset": "-1"}, timeout=LIMIT_S
+            "GET", f"http://127.0.0.1:{match[1]}/v1/stream/none", params={"offset": "-1"}, timeout=LIMIT_S
         ) as answer:
             assert answer.status_code == 404
         process.send_signal(signal.SIGHUP)  # files are loaded again; nothing ends
-        assert httpx.get(f"http://127.0.0.1:{found[1]}/healthz", timeout=LIMIT_S).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{match[1]}/healthz", timeout=LIMIT_S).status_code == 200
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=LIMIT_S)
         assert (process.returncode, "Traceback" in errors) == (0, False), errors

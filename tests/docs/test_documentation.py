@@ -13,6 +13,7 @@ import pytest
 from bench.servers import Server, headwater
 
 from tests.edges import free_port
+from tests.postgres import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,6 +26,7 @@ ENDLESS = re.compile(
 SERVER = re.compile(r"^(?:headwater serve|uvicorn|granian|hypercorn)\b.* (?:--port |--bind \S+:)(\d+)")
 ENDED_BY_TIMEOUT, ENDED_BY_SIGTERM = 124, 143
 BLOCK_LIMIT_S = 600  # only a test that fails reaches it
+DATABASE = "postgresql://headwater@db.example/streams"
 QUICK = ("README.md", "CONTRIBUTING.md", "tutorial.md", "client.md", "state.md", "schemas.md")  # the others are slow
 RUN = [
     page if page.name in QUICK else pytest.param(page, marks=pytest.mark.slow)
@@ -46,18 +48,21 @@ def durable(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.timeout(6 * BLOCK_LIMIT_S)
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_runs(page: Path, durable: Server, tmp_path: Path) -> None:
-    found = [(language, _here(text, durable)) for language, text in blocks(page)]
+    parts = [(language, _here(text, durable)) for language, text in blocks(page)]
     work = tmp_path / "work"
     work.mkdir()
-    for language, text in found:
+    for language, text in parts:
         if language == "bash":
             assert _run_bash(text, work, durable)
-    _run_python("\n".join(text for language, text in found if language == "python"), work)
+    _run_python("\n".join(text for language, text in parts if language == "python"), work)
 
 
 def _here(text: str, server: Server) -> str:
-    """The same block against the test's server instead of one on the default port."""
+    """The same block against the test's server and database instead of those that the pages name."""
     text = text.replace("127.0.0.1:4437", f"{server.host}:{server.port}")
+    if DATABASE in text:
+        text = text.replace(DATABASE, postgres().clean_database())
+    text = re.sub(r"^headwater serve (?=--store )", "headwater serve --port 0 ", text, flags=re.MULTILINE)
     return re.sub(r"(--port |--bind 127.0.0.1:)\d+", lambda option: f"{option[1]}{free_port()}", text)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from headwater.server.auth.rules import parse_token, read_auth_file
 from headwater.server.auth.scopes import parse_scopes
+from tests.waiting import PROGRAM_LIMIT_S
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LEFT_OUT = {"k2fJ…": "A" * 43, "sha256:9f86…": f"sha256:{'0' * 64}", "hw_…": f"hw_{'x' * 43}"}
@@ -39,7 +40,7 @@ def test_the_configuration_of_the_server(tmp_path: Path) -> None:
     file = tmp_path / "headwater.toml"
     file.write_text(block)
     command = [sys.executable, "-m", "headwater", "serve", "--config", str(file), "--print-config"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False)
     assert ran.returncode == 0, ran.stderr
     for name in re.findall(r"^(\w+) = ", block, re.MULTILINE):
         assert re.search(rf"{name}.*{re.escape(file.name)}", ran.stdout), (name, ran.stdout)

@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from tests.table_servers import head, hostile_server, lines, table_server
-from tests.waiting import LIMIT_S, wait_for
+from tests.waiting import LIMIT_S, PROGRAM_LIMIT_S, wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stp.md"
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    found = re.search(r"^cat > follow.sh <<'END'\n(.*?)^END$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
+    match = re.search(r"^cat > follow.sh <<'END'\n(.*?)^END$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert match is not None
     path = tmp_path / "follow.sh"
-    path.write_text(found[1])
+    path.write_text(match[1])
     return path
 
 
@@ -113,7 +113,7 @@ def test_a_wrong_surl_and_what_is_not_a_table_end_it(script: Path, tmp_path: Pat
         hostile_server(lambda *_: iter([answer])) as server,
         following(script, server.url, tmp_path / "prices.tsv") as process,
     ):
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PROGRAM_LIMIT_S)
     assert process.returncode == 1
     assert reason in said
 

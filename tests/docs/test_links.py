@@ -25,20 +25,20 @@ HEADING = re.compile(r"^#+ (.+?)\s*#*$", re.MULTILINE)
 
 def targets(page: Path) -> list[str]:
     text = FENCED.sub("", page.read_text())
-    found = LINK.findall(re.sub(r"(?<!\[)`[^`\n]+`", "", text)) + LINK.findall(text) + IMAGE.findall(text)
-    return [target for target in dict.fromkeys(found) if not re.match(r"[a-z]+:", target)]
+    links = LINK.findall(re.sub(r"(?<!\[)`[^`\n]+`", "", text)) + LINK.findall(text) + IMAGE.findall(text)
+    return [target for target in dict.fromkeys(links) if not re.match(r"[a-z]+:", target)]
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors of headings, as the site makes them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for heading in HEADING.findall(FENCED.sub("", page.read_text())):
         plain = LINK.sub(lambda link: link[0][1 : link[0].index("]")], heading).replace("`", "")
         slug, count = slugify(plain, "-"), 1
-        while slug in found:
+        while slug in names:
             slug, count = f"{slugify(plain, '-')}_{count}", count + 1
-        found.add(slug)
-    return found
+        names.add(slug)
+    return names
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

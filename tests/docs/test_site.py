@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.waiting import PROGRAM_LIMIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r"<(?:script|img|iframe|source|video|audio)\b[^>]*\bsrc=\"?([^\"\s>]+)|<link\b([^>]*)>")
 
@@ -24,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     arguments = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(directory)]
     built = subprocess.run(
-        arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+        arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False
     )
     assert (built.returncode, built.stdout, built.stderr) == (0, "", "")
     return directory

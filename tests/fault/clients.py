@@ -373,12 +373,12 @@ class Clients:
             self._engine._store.full,
         )
         with self.using(known):
-            found = await self.content(known.path)
-            if found is None and not self._disk.crashed:
+            content = await self.content(known.path)
+            if content is None and not self._disk.crashed:
                 self._world.lose(known, self._engine.now_ms())
-        if found is None or self._world.streams.get(known.path) is not known or self._disk.crashed:
+        if content is None or self._world.streams.get(known.path) is not known or self._disk.crashed:
             return
-        stream, whole = found
+        stream, whole = content
         if expired:
             raise BrokenPromiseError(f"{known.path} has expired but can be read")
         if known.id is not None and stream.id != known.id:
@@ -427,9 +427,9 @@ class Clients:
         return stream, whole
 
     async def check_times(self, known: KnownStream, stream: VisibleStream) -> None:
-        asked = FindRecords(known.path, until=stream.offset(stream.tail), limit=100_000)
+        command = FindRecords(known.path, until=stream.offset(stream.tail), limit=100_000)
         try:
-            reply = await self._engine.records(asked)
+            reply = await self._engine.records(command)
         except ABSENT:
             return
         if reply.stream.id == stream.id:

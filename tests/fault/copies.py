@@ -188,13 +188,13 @@ async def back_up_and_check(directory: Directory, world: World) -> None:
     copy = following.restored()
     copy.check()
     contents = contents_of(copy)
-    found = {known: contents.streams[known.id][2] for known in acknowledged if known.id in contents.streams}
+    contents_there = {known: contents.streams[known.id][2] for known in acknowledged if known.id in contents.streams}
     for known, numbers in acknowledged.items():
-        if known in found:
-            _check_acknowledged(known, numbers, found[known])
+        if known in contents_there:
+            _check_acknowledged(known, numbers, contents_there[known])
         elif not known.may_be_deleted:
             raise BrokenPromiseError(f"the backup does not have {known.path}")
-    check_joint(writes, found, {key: contents.documents.get(key, b"") for key in KEYS})
+    check_joint(writes, contents_there, {key: contents.documents.get(key, b"") for key in KEYS})
 
 
 def _check_acknowledged(known: KnownStream, numbers: list[int], own: bytes) -> None:
@@ -258,11 +258,11 @@ def damage_and_salvage(directory: Directory, world: World) -> None:
 
     salvage(damaged.disk, meta.folded, cutting)
     try:
-        found = contents_of(damaged)
+        contents = contents_of(damaged)
         damaged.check()
     except CorruptJournalError as error:
         raise BrokenPromiseError(f"a salvaged directory does not open: {error}") from error
-    for stream_id, (path, start, own) in found.streams.items():
+    for stream_id, (path, start, own) in contents.streams.items():
         known = world.names.contents.get(stream_id, b"")[start:]
         after = whole.streams[stream_id][2] if stream_id in whole.streams else known
         if not (after.startswith(own) or (stream_id not in whole.streams and own.startswith(after))):

@@ -32,12 +32,12 @@ class DocumentClients:
     async def extend(self, document: KnownDocument, number: int) -> WriteDocument | None:
         """A write that adds a number to the current document."""
         incarnation, before = document.incarnation, document.data
-        found = await self._engine.document(document.key)
+        stored = await self._engine.document(document.key)
         if document.incarnation != incarnation or self._world.disk.crashed:
             return None
-        document.check(found, before)
-        data = f"{number}\n".encode() if found is None else found.data + f"{number}\n".encode()
-        return WriteDocument(document.key, data, 0 if found is None else found.version)
+        document.check(stored, before)
+        data = f"{number}\n".encode() if stored is None else stored.data + f"{number}\n".encode()
+        return WriteDocument(document.key, data, 0 if stored is None else stored.version)
 
     def extended(self, document: KnownDocument, write: WriteDocument) -> None:
         data = write.data or b""

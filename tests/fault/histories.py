@@ -15,9 +15,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
+from typing import Protocol
 
 import httpx
 
@@ -30,7 +31,14 @@ REQUESTS = 120  # to each stream in a round
 UNKNOWN_MAX = 8  # unanswered ones, after which a stream gets no more: the possible orders multiply with each of them
 ANSWER_S = 4.0  # after that a client gives up
 TEXT = {"content-type": "text/plain"}
-Fault = Callable[[random.Random], Awaitable[None]]
+
+
+class Fault(Protocol):
+    """Something that disturbs servers; its name is that of its count."""
+
+    __name__: str
+
+    def __call__(self, rng: random.Random, /) -> Awaitable[None]: ...
 
 
 class ServerLife:
@@ -276,5 +284,7 @@ async def _disturb(faults: Sequence[Fault], recorder: Recorder, pause_s: float, 
             async with asyncio.timeout(recorder.rng.uniform(0, 2 * pause_s)):
                 await stop.wait()
         if faults and not stop.is_set():
-            await recorder.rng.choice(faults)(recorder.rng)
+            fault = recorder.rng.choice(faults)
+            await fault(recorder.rng)
             recorder.counts["faults"] += 1
+            recorder.counts[f"fault {fault.__name__}"] += 1

@@ -128,12 +128,14 @@ class _Relay:
     def _note(self, head: bytes) -> str:
         """The identity of a request: everything except what differs between runs."""
         lines = head.decode().splitlines()
-        given = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
-        self._proxy.headers.append(given)
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)
+        }
+        self._proxy.headers.append(headers)
         line = re.sub(r"[&?]cursor=[^& ]*", "", lines[0])
         line = re.sub(r"(offset|until)=\d{16}_", r"\1=", line)  # the stream id differs between runs
         line = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "id", line)  # Spark creates one for every query
-        return f"{line} {given.get('producer-seq', '')}"
+        return f"{line} {headers.get('producer-seq', '')}"
 
     async def _meet(self, fate: Fate, head: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
         if fate.kind == "refuse":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import random
 import sqlite3
 from collections.abc import Callable
@@ -81,6 +82,17 @@ class Death(Enum):
 async def ended(tasks: set[asyncio.Task[object]]) -> None:
     """Wait for tasks. A gather without tasks outside a loop would create a loop that is never closed."""
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def release(engine: Engine) -> None:
+    """Let the memory of a server that crashed be freed. Its live readers did not leave and its last batch did not end.
+    The garbage collector does not look at streams and commits, and these refer to the engine through readers and
+    callers (`LoadedStream`, `PendingRecord`)."""
+    for stream in engine._live.watched():
+        stream.live = None
+    committer = engine._writer.committer
+    committer.withdraw()
+    committer._committing = None
 
 
 class LoopClock:
@@ -158,13 +170,17 @@ class History:
         self.world = World(self.random, self.disk, self.paths, self.conditional)
         self.subscriptions = SubscriptionWorld()
         self.now_s = 1_000.0
+        self.engines: list[Engine] = []  # of the present life
 
     def run(self) -> str:
         """Run all lives. Returns a digest of everything that happened."""
         with contextlib.ExitStack() as small:
             for module, name, value in (*SMALL, *seams(self.random)):
                 small.enter_context(patch.object(module, name, value))
-            return self._run()
+            try:
+                return self._run()
+            finally:
+                gc.collect()  # few objects, of which the disks and indexes are large, so it would not run by itself
 
     def _run(self) -> str:
         for life in range(self.lives):
@@ -214,6 +230,9 @@ class History:
             with contextlib.suppress(BaseException):  # a crashed machine, or an endless wait
                 loop.run_until_complete(ended(tasks))
             loop.close()
+            for engine in self.engines:
+                release(engine)
+            self.engines.clear()
         if loop.failures:
             raise loop.failures[0]
 
@@ -250,7 +269,8 @@ class History:
     def _engine(self, fatal: list[BaseException]) -> Engine:
         store = self._open()
         clock = self.clock.start(asyncio.get_running_loop().time, store.latest)
-        return Engine(store, LIMITS, clock=clock, fatal=fatal.append)
+        self.engines.append(Engine(store, LIMITS, clock=clock, fatal=fatal.append))
+        return self.engines[-1]
 
     async def _live_until_crash(self, *, last: bool) -> None:
         life = asyncio.ensure_future(self._live(last=last))
@@ -340,16 +360,16 @@ class History:
     # Guarantees
 
     async def _check_promises(self, clients: Clients, engine: Engine) -> None:
-        found: dict[KnownStream, bytes] = {}
+        contents: dict[KnownStream, bytes] = {}
         for path in self.world.paths:
             known = await self._known_at(engine, path)
             if known is not None:
-                await self._check_stream(clients, known, found)
+                await self._check_stream(clients, known, contents)
         documents = {key: await engine.document(key) for key in KEYS}
         for key, document in documents.items():
             self.world.documents[key].settle(document)
         check_joint(
-            self.world.joint, found, {key: document.data if document else b"" for key, document in documents.items()}
+            self.world.joint, contents, {key: document.data if document else b"" for key, document in documents.items()}
         )
         self.world.uncertain.clear()
 
@@ -357,23 +377,23 @@ class History:
         """The known stream at a path. Its creation may have been in progress at the crash."""
         streams, known = self.world.streams, self.world.streams.get(path)
         try:
-            found = await engine.info(path)
+            stream = await engine.info(path)
         except ABSENT:
             self.world.note_absent(path, engine.now_ms())
             return known
-        if known is not None and known.id in (None, found.id):
+        if known is not None and known.id in (None, stream.id):
             return known
         expired = self.world.expired.get(path)
-        if known is None and expired is not None and expired.id == found.id:
+        if known is None and expired is not None and expired.id == stream.id:
             streams[path] = self.world.expired.pop(path)  # `look` checks whether the clock was set back
-        elif self.world.may_exist(found) and (known is None or not known.must_exist(self.world.latest_ms)):
+        elif self.world.may_exist(stream) and (known is None or not known.must_exist(self.world.latest_ms)):
             streams[path] = KnownStream(path, self.world.next_generation(), may_be_closed=True)
             self.world.unseen.pop(path, None)
         else:
             raise BrokenPromiseError(f"{path} exists again after its deletion")
         return streams[path]
 
-    async def _check_stream(self, clients: Clients, known: KnownStream, found: dict[KnownStream, bytes]) -> None:
+    async def _check_stream(self, clients: Clients, known: KnownStream, contents: dict[KnownStream, bytes]) -> None:
         await clients.look(known)
         if self.world.streams.get(known.path) is not known:
             return
@@ -388,15 +408,15 @@ class History:
             with clients.using(known):
                 await clients.tables.check(known)
         await clients.check_times(known, stream)
-        found[known] = whole
+        contents[known] = whole
         known.closed, known.may_be_closed, known.may_be_deleted = stream.closed, False, False
 
     async def _check_recovered(self, engine: Engine) -> None:
         """Writes are accepted again when the disk works and has space."""
-        asked = WriteDocuments((WriteDocument("probe", b"0"),))
+        probe = WriteDocuments((WriteDocument("probe", b"0"),))
         for _ in range(30):
             with contextlib.suppress(StorageFullError):
-                await engine.execute(asked)
+                await engine.execute(probe)
                 return
             await asyncio.sleep(1)
         raise BrokenPromiseError("the disk has space again, but writes are refused")

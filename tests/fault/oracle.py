@@ -92,15 +92,15 @@ class KnownStream:
         if missing:
             raise BrokenPromiseError(f"{self.path}: {len(missing)} acknowledged messages are lost")
 
-    def check_times(self, found: tuple[RecordEnd, ...], tail: int) -> None:
-        if any(one.position >= other.position or one.at_ms > other.at_ms for one, other in pairwise(found)):
+    def check_times(self, records: tuple[RecordEnd, ...], tail: int) -> None:
+        if any(one.position >= other.position or one.at_ms > other.at_ms for one, other in pairwise(records)):
             raise BrokenPromiseError(f"{self.path}: records or their times decrease")
-        if (found[-1].position if found else 0) != tail:
+        if (records[-1].position if records else 0) != tail:
             raise BrokenPromiseError(f"{self.path}: its records do not end at its tail")
-        shorter = min(len(found), len(self.times))
-        if found[:shorter] != self.times[:shorter]:
+        shorter = min(len(records), len(self.times))
+        if records[:shorter] != self.times[:shorter]:
             raise BrokenPromiseError(f"{self.path}: the records of a stream changed")
-        self.times = max(self.times, found, key=len)
+        self.times = max(self.times, records, key=len)
 
 
 def check_messages(path: str, whole: bytes) -> set[int]:
@@ -173,20 +173,20 @@ class KnownDocument:
     may_be_deleted: bool = False
     asking: int = 0
 
-    def check(self, found: Document | None, before: bytes) -> None:
+    def check(self, document: Document | None, before: bytes) -> None:
         """Check a read that began after `before` was certain."""
-        data = b"" if found is None else found.data
-        if found is not None and found.version != len(data.split()):
-            raise BrokenPromiseError(f"document {self.key}: version {found.version} of {len(data.split())} writes")
+        data = b"" if document is None else document.data
+        if document is not None and document.version != len(data.split()):
+            raise BrokenPromiseError(f"document {self.key}: version {document.version} of {len(data.split())} writes")
         if not data.startswith(before) and not self.may_be_deleted:
             raise BrokenPromiseError(f"document {self.key}: a write was lost")
         if data.startswith(self.data):
             self.data = data
 
-    def settle(self, found: Document | None) -> None:
+    def settle(self, document: Document | None) -> None:
         """After a crash, the current content is certain."""
-        self.check(found, self.data)
-        data = b"" if found is None else found.data
+        self.check(document, self.data)
+        data = b"" if document is None else document.data
         if self.may_be_deleted and not (data and data.startswith(self.data)):
             self.deleted()
         self.data = data
@@ -215,11 +215,11 @@ def check_joint(
     messages = {known: {int(number) for _, number in MESSAGE.findall(whole)} for known, whole in streams.items()}
     numbers = {key: set(map(int, data.split())) for key, data in documents.items()}
     for write in writes:
-        found = {write.number in messages[known] for known in write.streams if known in messages}
-        found |= {
+        outcomes = {write.number in messages[known] for known in write.streams if known in messages}
+        outcomes |= {
             write.number in numbers.get(known.key, set())
             for known, incarnation in write.documents
             if known.incarnation == incarnation and not known.may_be_deleted
         }
-        if len(found) > 1:
+        if len(outcomes) > 1:
             raise BrokenPromiseError(f"request {write.number} was stored in part")

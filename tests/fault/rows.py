@@ -90,10 +90,10 @@ def _flipped(value: Any, rng: random.Random) -> tuple[Any, str]:
     return bytes(data), "CAST(? AS TEXT)" if isinstance(value, str) else "?"
 
 
-def _compare(what: str, whole: Answers, found: Answers) -> None:
+def _compare(what: str, whole: Answers, answers: Answers) -> None:
     for question, answer in whole.items():
-        if found[question] not in (answer, DAMAGED):
-            raise BrokenPromiseError(f"{what}: {question} is {found[question]!r}, not {answer!r}")
+        if answers[question] not in (answer, DAMAGED):
+            raise BrokenPromiseError(f"{what}: {question} is {answers[question]!r}, not {answer!r}")
 
 
 def _fold(directory: Directory, what: str) -> None:
@@ -115,14 +115,14 @@ def _fold(directory: Directory, what: str) -> None:
 
 def answers(directory: Directory, paths: set[str]) -> Answers:
     store = open_copy(directory)
-    found: Answers = {("page", ""): _ask(lambda: _pages(store))}
+    by_question: Answers = {("page", ""): _ask(lambda: _pages(store))}
     for path in paths:
-        found["load", path] = _ask(lambda path=path: _load(store, path))  # type: ignore[misc]
-        found["bytes", path] = _ask(lambda path=path: _bytes(store, path))  # type: ignore[misc]
+        by_question["load", path] = _ask(lambda path=path: _load(store, path))  # type: ignore[misc]
+        by_question["bytes", path] = _ask(lambda path=path: _bytes(store, path))  # type: ignore[misc]
     for key in ("absent", *KEYS):
-        found["document", key] = _ask(lambda key=key: store.document(key))  # type: ignore[misc]
-    found["documents", ""] = _ask(lambda: store.documents("", "", 1000))
-    return found
+        by_question["document", key] = _ask(lambda key=key: store.document(key))  # type: ignore[misc]
+    by_question["documents", ""] = _ask(lambda: store.documents("", "", 1000))
+    return by_question
 
 
 def _ask(question: Callable[[], Coroutine[Any, Any, T]]) -> T | str:
@@ -136,12 +136,12 @@ def _ask(question: Callable[[], Coroutine[Any, Any, T]]) -> T | str:
 
 async def _pages(store: EmbeddedStore) -> list[dict[str, object]]:
     """All streams, as a list returns them: page after page."""
-    found: list[dict[str, object]] = []
+    pages: list[dict[str, object]] = []
     after: str | None = ""
     while after is not None:
         states, after = await store.page("", after, 1000)
-        found += [_shown(state) for state in states]
-    return found
+        pages += [_shown(state) for state in states]
+    return pages
 
 
 async def _load(store: EmbeddedStore, path: str) -> dict[str, object] | None:

@@ -720,9 +720,9 @@ class Subscribers:
             if state.wake is None or state.wake.holder is not None:
                 return f"subscription {known.id} has no wake that can be claimed, or it is held: {state}"
             content = await self._engine.read(Read(known.config.wake_stream, bytes_max=1_000_000))
-            told = {"subscription_id": known.id, "generation": state.generation}
+            body = {"subscription_id": known.id, "generation": state.generation}
             events = json.loads(b"[" + content.data.rstrip(b",") + b"]")
-            if not any(event.items() >= told.items() for event in events):
+            if not any(event.items() >= body.items() for event in events):
                 return f"subscription {known.id}: no event with {state.generation} in {events}"
         return ""
 

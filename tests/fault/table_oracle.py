@@ -104,9 +104,9 @@ def live_rows(rows: Sequence[bytes], last_seqno: int) -> list[bytes]:
     return list(live.values())
 
 
-def check_range(known: KnownStream, found: bytes, whole: bytes, since_id: int) -> None:
+def check_range(known: KnownStream, content: bytes, whole: bytes, since_id: int) -> None:
     """Compare a read from `since_id` with all rows of the table."""
     rows = whole.splitlines(keepends=True)
     expected = rows[since_id:] if since_id < 0 else [row for row in rows if int(row.split(b"\t")[0]) > since_id]
-    if found != b"".join(expected):
+    if content != b"".join(expected):
         raise BrokenPromiseError(f"{known.path!r}: a read from {since_id} returned other rows than the table has")

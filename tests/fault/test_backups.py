@@ -26,7 +26,7 @@ from headwater.store.embedded.checking import check_directory
 from tests.edges import free_port
 from tests.fault.killed_server import TEXT, Life, Producer
 from tests.fault.test_kills import TABLE, TableProducer, read_all
-from tests.waiting import LIMIT_S, wait_until_async
+from tests.waiting import LIMIT_S, PROGRAM_LIMIT_S, wait_until_async
 
 STREAMS = 8
 TABLES = 4
@@ -43,7 +43,7 @@ class Following:
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=PROGRAM_LIMIT_S)
         return self.process.returncode, err
 
 
@@ -58,12 +58,12 @@ def contents_of(directory: Path) -> dict[str, bytes]:
     """The bytes of each stream and table of a restored directory, which is completely folded."""
     reader = index.IndexReader(index.connect(directory / "index.db", write=False))
     try:
-        found = {}
+        contents = {}
         for state in reader.states():
-            own = found[state.path] = bytearray()
+            own = contents[state.path] = bytearray()
             while len(own) < state.tail:
                 own += reader.read(state.id, len(own), state.tail, 1 << 20).data
-        return {path: bytes(own) for path, own in found.items()}
+        return {path: bytes(own) for path, own in contents.items()}
     finally:
         reader.close()
 

@@ -122,8 +122,8 @@ def wait_for_row(link: Link, seqno: int) -> None:
 
 def wait_for_status(link: Link, **expected: object) -> None:
     def status() -> dict[str, object]:
-        (found,) = httpx.get(link.followers).json()["followers"]
-        return {key: found[key] for key in expected}
+        (follower,) = httpx.get(link.followers).json()["followers"]
+        return {key: follower[key] for key in expected}
 
     wait_for(status, expected)
 

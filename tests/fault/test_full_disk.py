@@ -164,12 +164,12 @@ def delete_in_a_refused_batch(machine: Machine) -> None:
             await engine.execute(create(engine, f"s{number}", b"data;"))
         await engine.execute(create(engine, "busy"))
         machine.disk.full = True
-        found: list[str] = []
+        outcomes: list[str] = []
         for number in range(0, 40, 2):
             works = [put(engine, "busy", 3500) for _ in range(3)] + [delete(engine, number + more) for more in (0, 1)]
-            found += await asyncio.gather(*map(later, works))
-        assert "refused" in found
-        assert found.count("deleted") == 40
+            outcomes += await asyncio.gather(*map(later, works))
+        assert "refused" in outcomes
+        assert outcomes.count("deleted") == 40
         machine.disk.full = False
 
     machine.run(body)

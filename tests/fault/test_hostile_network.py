@@ -101,16 +101,16 @@ def test_a_producer_is_exact(small: Server, seed: int, shell: str) -> None:
     with _direct(small) as direct, hostile(small, seeded(seed)) as proxy:
         stream = direct.stream(f"produce/{seed}-{shell}")
         stream.create()
-        told: list[DeliveryReport] = []
+        reports: list[DeliveryReport] = []
         with client_of(shell, proxy.url, retry=PATIENT, timeouts=TIMEOUTS) as client:
             there = client.stream(proxy.url + _behind(small, stream.url))
             with there.producer(
-                batch_bytes=300, linger_s=0.001, queue_bytes=2_000, on_delivery=told.append
+                batch_bytes=300, linger_s=0.001, queue_bytes=2_000, on_delivery=reports.append
             ) as producer:
                 for message in MESSAGES:
                     producer.append(message)
         assert stream.read().all() == MESSAGES
-        assert sum(delivery.count for delivery in told) == len(MESSAGES)
+        assert sum(delivery.count for delivery in reports) == len(MESSAGES)
         assert producer.metrics.retries > 0
         assert producer.metrics.duplicates > 0
 
@@ -218,8 +218,8 @@ def test_headers_and_token_are_on_every_request(small: Server) -> None:
         ) as client:
             client.stream(proxy.url + _behind(small, stream.url)).read(live=True).all()
         assert len(proxy.headers) > 5
-        assert {given["x-tenant"] for given in proxy.headers} == {"t"}
-        assert {given["authorization"] for given in proxy.headers} == {"Bearer secret"}
+        assert {headers["x-tenant"] for headers in proxy.headers} == {"t"}
+        assert {headers["authorization"] for headers in proxy.headers} == {"Bearer secret"}
 
 
 def _in_background(stream: Stream, messages: list[Any], *, live: Any, pause_s: float = 0.002) -> threading.Thread:

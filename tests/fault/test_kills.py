@@ -17,7 +17,7 @@ import pytest
 
 from tests.edges import free_port
 from tests.fault.killed_server import TEXT, Life, Producer
-from tests.waiting import LIMIT_S, wait_until, wait_until_async
+from tests.waiting import LIMIT_S, PROGRAM_LIMIT_S, wait_until, wait_until_async
 
 KILLS = 20
 STREAMS = 24
@@ -45,8 +45,8 @@ async def check_table(client: httpx.AsyncClient, path: str, producers: list[Prod
     assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
     for producer in producers:
-        found = [(action, record.split()[0]) for _, _, action, key, record in rows if key == producer.name]
-        assert found == [(action, str(n)) for n in range(producer.acknowledged) for action in "+-"], producer.name
+        actions = [(action, record.split()[0]) for _, _, action, key, record in rows if key == producer.name]
+        assert actions == [(action, str(n)) for n in range(producer.acknowledged) for action in "+-"], producer.name
 
 
 async def read_all(client: httpx.AsyncClient, path: str) -> list[dict[str, object]]:
@@ -110,7 +110,7 @@ def test_a_second_server_on_the_directory_is_refused(tmp_path: Path) -> None:
             [sys.executable, "-m", "headwater", "serve", "--data-dir", str(tmp_path / "data"), "--port", "0"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PROGRAM_LIMIT_S,
             check=False,
         )
         assert second.returncode == 1

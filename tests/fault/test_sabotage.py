@@ -240,7 +240,7 @@ def test_documents_without_a_version_check_are_caught(monkeypatch: pytest.Monkey
     real = deciding._written
 
     def written(view: deciding.NewestStates, documents: Any) -> Record:
-        return real(view, tuple(msgspec.structs.replace(asked, expected=None) for asked in documents))
+        return real(view, tuple(msgspec.structs.replace(document, expected=None) for document in documents))
 
     monkeypatch.setattr(deciding, "_written", written)
     assert caught()

@@ -50,9 +50,9 @@ def a_check_joins_a_query_that_was_sent(patch: pytest.MonkeyPatch) -> None:
     sent: dict[int, tuple[dict[Key, int], asyncio.Future[dict[Key, int]]]] = {}  # the last query of each server
 
     async def joining(self: VersionChecks, key: Key, known: int) -> int:
-        asked, answer = sent.get(id(self), ({}, None))
-        if answer is not None and not answer.done() and key in asked:
-            return (await asyncio.shield(answer)).get(key, asked[key])
+        commits, answer = sent.get(id(self), ({}, None))
+        if answer is not None and not answer.done() and key in commits:
+            return (await asyncio.shield(answer)).get(key, commits[key])
         return await version(self, key, known)
 
     async def noted(self: VersionChecks, known: dict[Key, int], answer: asyncio.Future[dict[Key, int]]) -> None:

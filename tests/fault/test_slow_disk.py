@@ -208,9 +208,9 @@ def test_a_load_during_a_rollback_finds_the_durable_state() -> None:
         machine.disk.no_descriptors = errno.EMFILE
         refused = asyncio.ensure_future(engine.execute(append(engine, "a", b"two;")))
         forking = asyncio.ensure_future(engine.execute(create(engine, "f", fork=ForkRequest("a", BEGINNING, 1))))
-        for asked in (refused, forking):
+        for command in (refused, forking):
             with pytest.raises(StorageFullError, match="Too many open files"):
-                await asked
+                await command
         machine.disk.no_descriptors = 0
         await asyncio.sleep(10)
         await engine.execute(append(engine, "a", b"three;"))

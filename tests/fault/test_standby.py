@@ -15,7 +15,7 @@ import pytest
 
 from tests.edges import free_port
 from tests.fault.test_backups import Following
-from tests.waiting import wait_until
+from tests.waiting import PROGRAM_LIMIT_S, wait_until
 
 LEASE_S = 10  # a busy machine renews it in time
 JSON = {"content-type": "application/json"}
@@ -32,7 +32,7 @@ class Process:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=PROGRAM_LIMIT_S)
         return self.process.returncode, err
 
 
@@ -65,12 +65,12 @@ class Writer:
 
 def numbers(url: str) -> list[int]:
     """All messages of a stream."""
-    found, offset = list[int](), "-1"
+    messages, offset = list[int](), "-1"
     while True:
         answer = httpx.get(url, params={"offset": offset}, timeout=30)
-        found += json.loads(answer.content)
+        messages += json.loads(answer.content)
         if "stream-up-to-date" in answer.headers:
-            return found
+            return messages
         offset = answer.headers["stream-next-offset"]
 
 
@@ -99,7 +99,7 @@ def test_a_promoted_standby_is_the_only_writer(tmp_path: Path, started: list[Pro
     wait_until(lambda: writer.acknowledged > 100)
     wait_until(lambda: (to / "standby" / "standby.json").exists())
     command = [sys.executable, "-m", "headwater", "promote", str(to)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False)
     acknowledged = writer.acknowledged
     assert ran.returncode == 0, ran.stderr
     assert f"promoted {to}" in ran.stdout
@@ -112,7 +112,7 @@ def test_a_promoted_standby_is_the_only_writer(tmp_path: Path, started: list[Pro
     metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     assert "headwater_lease_held 0.0" in metrics
     assert "headwater_ready 0.0" in metrics
-    following.process.communicate(timeout=60)
+    following.process.communicate(timeout=PROGRAM_LIMIT_S)
     assert following.process.returncode == 0
     new = serve(to, target, other)
     started.append(new)

@@ -21,7 +21,7 @@ from tests.waiting import LIMIT_S, wait_until
 TEXT = {"content-type": "text/plain"}
 WAITING = """
     SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%store_batch%'
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%headwater.store_%'
 """
 pytestmark = pytest.mark.slow
 

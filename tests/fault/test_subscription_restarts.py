@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ STREAMS = 6
 WORKERS = 4
 
 
-async def opened(directory: Path) -> Rig:
+async def opened(directory: Path, answers: Callable[[dict[str, Any]], Awaitable[Any]]) -> Rig:
+    """The answers are set before it starts, because a retry may be due at once."""
     rig = Rig(engine=Engine(open_store(directory, Limits()), Limits()))
+    rig.receiver.answers = answers
     await rig.__aenter__()
     return rig
 
@@ -40,8 +42,7 @@ def test_a_restart_changes_nothing(tmp_path: Path, webhook: bool) -> None:
         return FAILED
 
     async def first_life() -> tuple[Wakes, dict[str, str], str, bytes, str]:
-        rig = await opened(tmp_path / "data")
-        rig.receiver.answers = failed
+        rig = await opened(tmp_path / "data", failed)
         await rig.subscribe("e/*", "named", webhook=webhook)
         for path in ("e/1", "e/2", "named"):
             await rig.create(path)
@@ -58,8 +59,7 @@ def test_a_restart_changes_nothing(tmp_path: Path, webhook: bool) -> None:
         return state[0], state[1], state[2], state[3], token
 
     async def second_life(wakes: Wakes, cursors: dict[str, str], key_id: str, secret: bytes, token: str) -> None:
-        rig = await opened(tmp_path / "data")
-        rig.receiver.answers = failed
+        rig = await opened(tmp_path / "data", failed)
         assert (await rig.cursors(), rig.service.keys.key_id, rig.service.keys.secret) == (cursors, key_id, secret)
         now, wake = rig.current().wakes, wakes.wake
         assert wake is not None

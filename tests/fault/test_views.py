@@ -67,10 +67,10 @@ class Writer(threading.Thread):
             while written < EVENTS:
                 count = min(EVENTS - written, chosen.choice((1, 1, 2, 5, 40, 200)))
                 body = [event(number) for number in range(written, written + count)]
-                given = {"producer-id": "w", "producer-epoch": "0", "producer-seq": str(seq)}
+                headers = {"producer-id": "w", "producer-epoch": "0", "producer-seq": str(seq)}
                 while True:
                     with contextlib.suppress(httpx.HTTPError):
-                        if client.post(self.url, json=body, headers=given).status_code in (200, 204):
+                        if client.post(self.url, json=body, headers=headers).status_code in (200, 204):
                             break
                     time.sleep(0.02)
                 written, seq = written + count, seq + 1

@@ -97,12 +97,12 @@ def jwts(data: bytes) -> None:
 def _object(line: bytes, default: dict[str, object]) -> bytes:
     """The default with the members that a line of JSON has, or the line as it is."""
     try:
-        found = json.loads(line.decode() or "{}")
+        claims = json.loads(line.decode() or "{}")
     except (ValueError, RecursionError):
         return line
-    if not isinstance(found, dict):
+    if not isinstance(claims, dict):
         return line
-    return json.dumps(default | found).encode()
+    return json.dumps(default | claims).encode()
 
 
 def _segment(data: bytes) -> str:
@@ -112,11 +112,11 @@ def _segment(data: bytes) -> str:
 def keys(data: bytes) -> None:
     for secrets in (False, True):
         try:
-            found = keys_of_jwks(data, secrets=secrets)
+            accepted = keys_of_jwks(data, secrets=secrets)
         except ValueError:
             continue
-        assert found
-        assert secrets or all(key.algorithm != "HS256" for key in found)
+        assert accepted
+        assert secrets or all(key.algorithm != "HS256" for key in accepted)
 
 
 def auth_files(data: bytes) -> None:
@@ -136,11 +136,11 @@ def credentials(data: bytes) -> None:
     choices = Choices(data)
     header, query = choices.line().decode("latin-1"), choices.line().decode("latin-1")
     path = choices.choice(("a/b", "open", "secret", "\x01a/b"))
-    given = {"authorization": header} if choices.number(1) else {}
+    fields = {"authorization": header} if choices.number(1) else {}
     authority = Authority(RULES, lambda: NOW_S)
     good = header.partition(" ")[0].lower() == "bearer" and header.partition(" ")[2].strip() == TOKEN
     for rule in (READ, LISTED, SERVER):
-        request = Request(choices.choice(("GET", "POST")), f"/v1/stream/{path}", query, dict(given), b"")
+        request = Request(choices.choice(("GET", "POST")), f"/v1/stream/{path}", query, dict(fields), b"")
         try:
             authority.authorize(request, rule, path)
         except (UnauthorizedError, ForbiddenError) as error:
@@ -148,7 +148,7 @@ def credentials(data: bytes) -> None:
             continue
         assert rule is not SERVER
         if rule is READ:
-            assert path == "open" if not given else good and path.endswith("a/b")
+            assert path == "open" if not fields else good and path.endswith("a/b")
 
 
 def signed_urls(data: bytes) -> None:

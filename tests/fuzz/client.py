@@ -83,18 +83,18 @@ def _compressed(encoding: str, body: bytes) -> bytes:
 
 def _inflated(encoding: str, pieces: list[bytes]) -> tuple[bytes, bool | None]:
     """What was inflated, and whether it is broken (True) or only ends too soon (False)."""
-    inflater, found = Inflater(encoding, 1000), []
+    inflater, output = Inflater(encoding, 1000), []
     try:
         for piece in pieces:
             for inflated in inflater.feed(piece):
                 assert len(inflated) <= (16 << 20 if encoding == "zstd" else max(40_000, len(piece)))
-                found.append(inflated)
-                if sum(map(len, found)) > 1 << 20:
+                output.append(inflated)
+                if sum(map(len, output)) > 1 << 20:
                     return b"", None
         inflater.finish()
     except ProtocolError as error:
-        return b"".join(found), not error.retryable
-    return b"".join(found), None
+        return b"".join(output), not error.retryable
+    return b"".join(output), None
 
 
 class Server:
@@ -107,11 +107,11 @@ class Server:
 
     def _answer(self) -> HttpReply:
         choices = self._choices
-        given = {headers.NEXT_OFFSET: "1"}
+        fields = {headers.NEXT_OFFSET: "1"}
         for _ in range(choices.number(4)):
             name = choices.choice(NAMES)
-            given[name] = choices.line().decode("latin-1")
-        return HttpReply(choices.choice(STATUSES), given, choices.line().replace(b"\\n", b"\n"))
+            fields[name] = choices.line().decode("latin-1")
+        return HttpReply(choices.choice(STATUSES), fields, choices.line().replace(b"\\n", b"\n"))
 
     def reply(self, effect: Send | Open) -> HttpReply:
         reply = self._answers[0] if len(self._answers) == 1 else self._answers.pop(0)
@@ -201,16 +201,16 @@ def errors(data: bytes) -> None:
     choices = Choices(data)
     status = choices.number(999)
     kind = choices.choice(("application/problem+json", "text/plain", "application/problem+json; x"))
-    given = {"content-type": kind}
+    fields = {"content-type": kind}
     for _ in range(choices.number(3)):
         name = choices.choice(NAMES)
-        given[name] = choices.line().decode("latin-1")
+        fields[name] = choices.line().decode("latin-1")
     method = choices.choice(("POST", "PUT", "GET"))
     request = HttpRequest(method, URL, guarded=bool(choices.number(1)))
-    error = error_of(request, HttpReply(status, given, choices.rest()))
+    error = error_of(request, HttpReply(status, fields, choices.rest()))
     assert isinstance(error, HeadwaterError)
     assert error.status == status
-    wait_s = retry_after_s(given)
+    wait_s = retry_after_s(fields)
     assert wait_s is None or 0 <= wait_s <= limits.RETRY_AFTER_MAX_S
 
 
@@ -224,26 +224,26 @@ def messages(data: bytes) -> None:
     except (ValueError, RecursionError):
         whole = None
     answer = Decoder(ContentKind.JSON, bytes).answer(skip)
-    found: list[Any] = []
+    items: list[Any] = []
     try:
         for piece in Choices(data).pieces(text):
             answer.feed(piece)
-            found += answer.some()
-        found += answer.rest()
+            items += answer.some()
+        items += answer.rest()
     except ProtocolError:
         assert not isinstance(whole, list) or b"[[[" in text
         return
     if isinstance(whole, list) and answer.bad is None:
-        assert [json.loads(item) for item in found] == whole[skip:] or "nan" in repr(whole)
+        assert [json.loads(item) for item in items] == whole[skip:] or "nan" in repr(whole)
         assert answer.taken == max(len(whole), 0) or not whole
 
 
 def state_events(data: bytes) -> None:
     try:
-        found = decode_events(data)
+        events = decode_events(data)
     except (InvalidEventError, ValueError):
-        found = []
-    assert all(event is not None for event in found)
+        events = []
+    assert all(event is not None for event in events)
     for item in EventDecoder().decode_array(data) if data[:1] == b"[" and _is_json(data) else ():
         assert item is not None
     if _is_json(data):

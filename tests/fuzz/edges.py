@@ -154,25 +154,25 @@ def parser(data: bytes) -> None:
 
 
 def _parsed(pieces: list[bytes]) -> tuple[list[Waiting], int | None]:
-    found: list[Waiting] = []
-    parsing = RequestParser(LIMITS, found.append)
+    waits: list[Waiting] = []
+    parsing = RequestParser(LIMITS, waits.append)
     for piece in pieces:
         parsing.feed(piece)
         assert parsing.body_bytes <= LIMITS.body_bytes_max
-    for request, _ in found:
+    for request, _ in waits:
         request.head_bytes = 0  # which is known only about
     error = parsing.error
     assert error is None or 400 <= error.status < 500
     parsing.close()
-    return found, None if error is None else error.status
+    return waits, None if error is None else error.status
 
 
 def native(data: bytes) -> None:
     """Bytes to a connection: responses of HTTP/1.1 and nothing else, none of which is the server's fault."""
 
     async def work() -> None:
-        transport, found = await _converse(await _dispatcher(), Choices(data).pieces(data))
-        assert set(found.statuses) <= STATUSES | {100}, found.statuses
+        transport, waits = await _converse(await _dispatcher(), Choices(data).pieces(data))
+        assert set(waits.statuses) <= STATUSES | {100}, waits.statuses
         assert len(transport.written) < 1 << 20
 
     run(work)
@@ -201,9 +201,9 @@ async def _converse(dispatcher: Dispatcher, pieces: list[bytes]) -> tuple[Transp
     assert shared.requests.held_bytes == shared.responses.held_bytes == 0
     await _turns()
     await dispatcher.service.engine.stop()
-    found = Responses()
-    found.feed(bytes(transport.written))
-    return transport, found
+    responses = Responses()
+    responses.feed(bytes(transport.written))
+    return transport, responses
 
 
 METHODS = ("GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH")
@@ -224,12 +224,12 @@ def _request(choices: Choices) -> Request:
     method = choices.choice(METHODS)
     path = choices.choice(PATHS) + _visible(choices.line()) if choices.number(1) else choices.choice(PATHS)
     path, _, query = path.partition(b"?")
-    given = {"host": "localhost", "x-request-id": "r"}  # else each edge makes one
+    fields = {"host": "localhost", "x-request-id": "r"}  # else each edge makes one
     for _ in range(choices.number(4)):
         name = choices.choice(NAMES)
-        given[name] = _visible(choices.line(), b" \t").decode("latin-1").strip()
+        fields[name] = _visible(choices.line(), b" \t").decode("latin-1").strip()
     return Request(
-        method, path.decode("latin-1"), query.decode("latin-1"), given, choices.line().replace(b"\\n", b"\n")
+        method, path.decode("latin-1"), query.decode("latin-1"), fields, choices.line().replace(b"\\n", b"\n")
     )
 
 
@@ -277,10 +277,10 @@ async def _ask_native(dispatcher: Dispatcher, request: Request) -> Answered:
     await _settled(lambda: bool(transport.written))
     connection.connection_lost(None)
     await _turns()
-    found = Responses()
-    found.feed(bytes(transport.written))
-    status = next((status for status in found.statuses if status != 100), 0)
-    return _compared(status, found.headers, found.body)
+    responses = Responses()
+    responses.feed(bytes(transport.written))
+    status = next((status for status in responses.statuses if status != 100), 0)
+    return _compared(status, responses.headers, responses.body)
 
 
 def asgi(data: bytes) -> None:

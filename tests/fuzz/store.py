@@ -89,17 +89,17 @@ def damage(data: bytes) -> None:
         segment = read_segment("f", bytes(broken), 1, last=True, sequence=5)
     except FOUND:
         return
-    found = [batch.records() for batch in segment.batches]
-    assert found == [RECORDS, RECORDS[1:]][: len(found)]
+    records = [batch.records() for batch in segment.batches]
+    assert records == [RECORDS, RECORDS[1:]][: len(records)]
 
 
 def records(data: bytes) -> None:
     """Records behind a checksum that holds: events, or an error that names the file."""
     try:
-        found = JournalBatch("f", 0, 1, AT, memoryview(data)).records()
+        decoded = JournalBatch("f", 0, 1, AT, memoryview(data)).records()
     except CorruptJournalError:
         return
-    assert msgspec.msgpack.decode(encode_records(found), type=list[tuple[Event, ...]]) == found
+    assert msgspec.msgpack.decode(encode_records(decoded), type=list[tuple[Event, ...]]) == decoded
 
 
 def index_rows(data: bytes) -> None:
@@ -129,10 +129,10 @@ def backups(data: bytes) -> None:
     kinds = [formats.BackupTimeline, formats.Base, formats.EncodedPart]
     for kind in kinds:
         try:
-            found = formats.decode("f", body, kind)
+            value = formats.decode("f", body, kind)
         except DamagedBackupError:
             continue
-        assert formats.decode("f", formats.encode(found), kind) == found
+        assert formats.decode("f", formats.encode(value), kind) == value
     try:
         for batch in formats.decode_part("f", body).batches:
             batch.records()

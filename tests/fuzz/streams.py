@@ -93,7 +93,7 @@ NAMES = (*headers.REQUEST_HEADERS, *table_headers.REQUEST_HEADERS, *table_header
 def header_values(data: bytes) -> None:
     """Every header that is read has a value, or is refused as the sender's fault."""
     choices = Choices(data)
-    given = {choices.choice(NAMES): choices.line().decode("latin-1") for _ in range(1 + choices.number(4))}
+    fields = {choices.choice(NAMES): choices.line().decode("latin-1") for _ in range(1 + choices.number(4))}
     for parse in (
         headers.parse_closed,
         headers.parse_producer,
@@ -110,12 +110,12 @@ def header_values(data: bytes) -> None:
         conditions.parse_table_ends,
     ):
         try:
-            found = parse(given)
+            value = parse(fields)
         except BadRequestError:
             continue
-        if parse is headers.parse_expiry and isinstance(found, tuple) and isinstance(found[1], int):
-            shown = headers.format_instant(found[1]) if 0 <= found[1] < 250_000_000_000_000 else None
-            assert shown is None or headers.parse_instant("", shown) == found[1]
+        if parse is headers.parse_expiry and isinstance(value, tuple) and isinstance(value[1], int):
+            shown = headers.format_instant(value[1]) if 0 <= value[1] < 250_000_000_000_000 else None
+            assert shown is None or headers.parse_instant("", shown) == value[1]
 
 
 def retentions(data: bytes) -> None:
@@ -149,14 +149,14 @@ def conditional(data: bytes) -> None:
     """If-Match and If-None-Match against lists that are taken apart a character at a time."""
     text = data.decode("latin-1")
     try:
-        found = conditions.parse_stream_ends({"if-match": text})
+        ends = conditions.parse_stream_ends({"if-match": text})
     except BadRequestError:
         assert _tags(text) is None
     else:
         tags = _tags(text)
         assert tags is not None
         known = [tag for tag in tags if re.fullmatch(r"(?!0{16}_(?!0{16}))[0-9]{16}_[0-9]{16}", tag)]
-        assert found is None or {format_offset(end) for end in found} >= set(known)
+        assert ends is None or {format_offset(end) for end in ends} >= set(known)
     tag = conditions.etag(7, 0, 12, closed=False)
     assert (conditions.matched(f"{tag}, {text.replace('*', '')}", tag) or tag) == tag
 
@@ -165,7 +165,7 @@ def _tags(text: str) -> list[str] | None:
     """The strong tags of a list by RFC 9110; None if it is no list."""
     if text.strip(" \t") == "*":
         return []
-    found, position, after_comma, count = [], 0, True, 0
+    tags, position, after_comma, count = [], 0, True, 0
     while position < len(text):
         if text[position] in " \t":
             position += 1
@@ -180,9 +180,9 @@ def _tags(text: str) -> list[str] | None:
             tag = text[position + 1 : end]
             if any(character <= " " or character == "\x7f" for character in tag):
                 return None
-            found += [] if weak else [tag]
+            tags += [] if weak else [tag]
             position, after_comma, count = end + 1, False, count + 1
-    return found if count else None
+    return tags if count else None
 
 
 def json_bodies(data: bytes) -> None:
@@ -235,10 +235,10 @@ def events(data: bytes) -> None:
     kind = choices.choice((ContentKind.TEXT, ContentKind.JSON, ContentKind.BINARY))
     text = choices.rest()
     reader = EventReader()
-    found = [event for piece in choices.pieces(text) for event in reader.feed(piece)]
+    decoded = [event for piece in choices.pieces(text) for event in reader.feed(piece)]
     cut = EventReader()
     assert (
-        [event for index in range(len(text)) for event in cut.feed(text[index : index + 1])] == found == _events(text)
+        [event for index in range(len(text)) for event in cut.feed(text[index : index + 1])] == decoded == _events(text)
     )
     assert reader.pending_bytes <= len(text)
     if kind is ContentKind.TEXT:
@@ -247,14 +247,14 @@ def events(data: bytes) -> None:
 
 
 def _events(text: bytes) -> list[tuple[bytes, bytes]]:
-    found: list[tuple[bytes, bytes]] = []
+    events: list[tuple[bytes, bytes]] = []
     lines: list[bytes] = []
     name = b""
     whole = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:-1]
     for line in whole:
         if not line:
             if lines:
-                found.append((name or b"message", b"\n".join(lines)))
+                events.append((name or b"message", b"\n".join(lines)))
             name, lines = b"", []
         elif line.startswith((b"data:", b"event:")) or line in (b"data", b"event"):
             field, _, value = line.partition(b":")
@@ -263,7 +263,7 @@ def _events(text: bytes) -> list[tuple[bytes, bytes]]:
                 lines.append(value)
             else:
                 name = value
-    return found
+    return events
 
 
 def content_types(data: bytes) -> None:
@@ -304,9 +304,9 @@ def forwarded(data: bytes) -> None:
     """Hosts, origins, and what proxies say of a request: nothing that a proxy says can end up in a URL unchecked."""
     choices = Choices(data)
     names = ("host", "origin", "forwarded", "x-forwarded-proto", "x-forwarded-host", "sec-fetch-site", "referer")
-    given = {choices.choice(names): choices.line().decode("latin-1") for _ in range(1 + choices.number(4))}
-    peer = choices.choice(("10.0.0.1", "::ffff:10.0.0.1", "11.0.0.1", "", given.get("host", "")))
-    request = Request(choices.choice(("GET", "POST", "OPTIONS")), "/", "", given, b"", peer=peer)
+    fields = {choices.choice(names): choices.line().decode("latin-1") for _ in range(1 + choices.number(4))}
+    peer = choices.choice(("10.0.0.1", "::ffff:10.0.0.1", "11.0.0.1", "", fields.get("host", "")))
+    request = Request(choices.choice(("GET", "POST", "OPTIONS")), "/", "", fields, b"", peer=peer)
     with contextlib.suppress(InvalidHeaderError):
         TrustedProxies(["10.0.0.0/8"], choices.choice((None, *FAMILIES))).apply(request)
     assert request.scheme in ("http", "https")
@@ -324,7 +324,7 @@ def forwarded(data: bytes) -> None:
             assert all("\n" not in value and "\r" not in value for _, value in shared)
     for parse in (parse_origin, parse_public_url):
         try:
-            parse(given.get("origin", ""))
+            parse(fields.get("origin", ""))
         except ValueError:
             continue
 

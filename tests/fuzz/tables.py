@@ -52,14 +52,14 @@ def changes(data: bytes) -> None:
     """The body of an append, against a reader that looks at a line at a time."""
     for escaping in Escape:
         try:
-            found = parse_changes(data, 50, escaping).lines
+            lines = parse_changes(data, 50, escaping).lines
         except (BadRequestError, BodyTooLargeError):
             assert _changes(data, escaping) is None
             continue
-        assert found == _changes(data, escaping)
+        assert lines == _changes(data, escaping)
         if escaping is Escape.NONE:
-            rows, last = stored(ContentKind.ROWS, b"\n".join(found), 41, 0)
-            assert rows == format_rows(found, 42, "1970-01-01T00:00:00.000Z")
+            rows, last = stored(ContentKind.ROWS, b"\n".join(lines), 41, 0)
+            assert rows == format_rows(lines, 42, "1970-01-01T00:00:00.000Z")
             assert (seqno_of(rows), last_seqno_of(rows), check_order(rows, 41)) == (42, last, last)
             assert [position_after(rows, 41), position_after(rows, last)] == [0, len(rows)]
             reader = RowReader()
@@ -68,7 +68,7 @@ def changes(data: bytes) -> None:
 
 
 def _changes(data: bytes, escaping: Escape) -> list[bytes] | None:
-    found = []
+    pieces = []
     lines = data.removesuffix(b"\n").split(b"\n")
     if not data or len(lines) > 50:
         return None
@@ -86,8 +86,8 @@ def _changes(data: bytes, escaping: Escape) -> list[bytes] | None:
             return None
         if escaping is Escape.BACKSLASH and not all(is_escaped(field) for field in fields[1:]):
             return None
-        found.append(b"\t".join(fields))
-    return found
+        pieces.append(b"\t".join(fields))
+    return pieces
 
 
 def rows(data: bytes) -> None:
@@ -111,15 +111,15 @@ def rows(data: bytes) -> None:
 
 
 def _read(pieces: list[bytes]) -> tuple[list[Row], tuple[int, str] | None]:
-    reader, found = RowReader(200), []
+    reader, rows = RowReader(200), []
     try:
         for piece in pieces:
             for row in reader.feed(piece):
-                found.append(row)
+                rows.append(row)
         reader.finish()
     except InvalidRowError as error:
-        return found, (error.line, "" if "longer" in error.detail or "ends within" in error.detail else error.detail)
-    return found, None
+        return rows, (error.line, "" if "longer" in error.detail or "ends within" in error.detail else error.detail)
+    return rows, None
 
 
 def following(data: bytes) -> None:
@@ -129,15 +129,15 @@ def following(data: bytes) -> None:
     follower = TableFollowing(choices.choice((0, 3, -2)), gaps=bool(choices.number(1)), snapshot=snapshot)
     last = -1  # a row may have the SeqNo 0
     for _ in range(4):
-        given = {
+        fields = {
             "content-type": choices.choice(("text/sequence; schema=s; version=1", choices.line().decode("latin-1")))
         }
         if choices.number(1):
-            given["stp-last-seqno"] = choices.choice(("0", "5", choices.line().decode("latin-1")))
+            fields["stp-last-seqno"] = choices.choice(("0", "5", choices.line().decode("latin-1")))
         if choices.number(1):
-            given["stp-gapless"] = "true"
+            fields["stp-gapless"] = "true"
         try:
-            follower.begin(given)
+            follower.begin(fields)
             rows: list[Row] = []
             for _ in range(choices.number(3)):
                 line = choices.line()
@@ -159,15 +159,15 @@ def following(data: bytes) -> None:
 def notify(data: bytes) -> None:
     """Notify forms, against the standard library; and a form that was read can be sent on."""
     try:
-        found = parse_notification(data)
+        notification = parse_notification(data)
     except (InvalidNotifyError, BodyTooLargeError):
         return
     pairs = [(name, value) for name, value in parse_qsl(data.decode(errors="replace"), keep_blank_values=True)]
-    assert found.surl == dict(pairs).get("surl")
-    assert set(found.nurls) <= set(pairs)
-    assert parse_notification(format_notification(found)) == found
-    assert isinstance(found, Notification)
-    for url in (found.surl, *[nurl for _, nurl in found.nurls]):
+    assert notification.surl == dict(pairs).get("surl")
+    assert set(notification.nurls) <= set(pairs)
+    assert parse_notification(format_notification(notification)) == notification
+    assert isinstance(notification, Notification)
+    for url in (notification.surl, *[nurl for _, nurl in notification.nurls]):
         try:
             target = parse_target(url or "", development=True)
         except HeadwaterError:
@@ -194,7 +194,7 @@ def table_types(data: bytes) -> None:
     text = data.decode("latin-1")
     media = parse_media(text)
     assert media is None or media.type == media.type.lower()
-    assert all(found.type for found in parse_ranges(text))
+    assert all(part.type for part in parse_ranges(text))
     for parse in (parse_table_type, parse_answer_type):
         try:
             table = parse(text)
@@ -247,9 +247,9 @@ def views(data: bytes) -> None:
             assert parse_changes(change, 1, escaping).lines == [change]
     with contextlib.suppress(HeadwaterError):
         lines = parse_changes(body, 100, escaping).lines
-        found = list(RowsAsEvents("t", escaping, record_format).convert(format_rows(lines, 1, TIME), 0))
-        events = [json.loads(record) for batch in found for record in batch.records]
-        assert len(events) + sum(batch.skipped for batch in found) == len(lines) == found[-1].last_seqno
+        decoded = list(RowsAsEvents("t", escaping, record_format).convert(format_rows(lines, 1, TIME), 0))
+        events = [json.loads(record) for batch in decoded for record in batch.records]
+        assert len(events) + sum(batch.skipped for batch in decoded) == len(lines) == decoded[-1].last_seqno
         assert all(event["type"] == "t" and event["key"] for event in events)
 
 

@@ -285,20 +285,20 @@ def test_stream_seq_refuses_what_is_not_ahead(stream: Stream) -> None:
 
 def test_a_producer_batches_and_tells(stream: Stream) -> None:
     stream.create()
-    told: list[DeliveryReport] = []
+    reports: list[DeliveryReport] = []
     one: list[DeliveryReport] = []
-    with stream.producer(batch_bytes=2_000, linger_s=5, on_delivery=told.append) as producer:
+    with stream.producer(batch_bytes=2_000, linger_s=5, on_delivery=reports.append) as producer:
         for number in range(5_000):
             producer.append({"n": number}, one.append if number == 4_000 else None)
         producer.flush()
-        assert sum(delivery.count for delivery in told) == 5_000
+        assert sum(delivery.count for delivery in reports) == 5_000
         producer.append("last")
     metrics = producer.metrics
     assert metrics.messages_delivered == 5_001
     assert 20 < metrics.batches_delivered < 100
     assert metrics.bytes_waiting == metrics.in_flight == 0
     assert [(delivery.count, delivery.error) for delivery in one] == [(1, None)]
-    assert told[-1].offset == stream.head().tail_offset
+    assert reports[-1].offset == stream.head().tail_offset
     assert stream.read().all() == [*({"n": number} for number in range(5_000)), "last"]
 
 
@@ -357,12 +357,12 @@ def test_a_low_epoch_is_raised_on_request_only(stream: Stream) -> None:
 def test_a_producer_fails_all_that_waits_when_the_stream_is_closed(stream: Stream) -> None:
     stream.create()
     stream.close()
-    told: list[DeliveryReport] = []
-    producer = stream.producer(on_delivery=told.append)
+    reports: list[DeliveryReport] = []
+    producer = stream.producer(on_delivery=reports.append)
     producer.append("x")
     with pytest.raises(StreamClosedError):
         producer.flush()
-    assert [type(delivery.error) for delivery in told] == [StreamClosedError]
+    assert [type(delivery.error) for delivery in reports] == [StreamClosedError]
     with pytest.raises(StreamClosedError):
         producer.close()
 

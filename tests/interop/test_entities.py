@@ -34,12 +34,12 @@ def stream(client: Client) -> Stream:
 def test_one_entity(stream: Stream) -> None:
     first = stream.append(users.insert(User("1", "Ann"))).offset
     second = stream.append(users.update(User("1", "Anna"))).offset
-    found = stream.entity("user", "1")
-    assert found == StreamEntity("user", "1", b'{"id":"1","name":"Anna"}', second)
-    assert (found.value, found.decode(User)) == ({"id": "1", "name": "Anna"}, User("1", "Anna"))
+    entity = stream.entity("user", "1")
+    assert entity == StreamEntity("user", "1", b'{"id":"1","name":"Anna"}', second)
+    assert (entity.value, entity.decode(User)) == ({"id": "1", "name": "Anna"}, User("1", "Anna"))
     assert stream.entity("user", "1", at=first).decode(User) == User("1", "Ann")
-    assert stream.entity("user", "1", at=datetime.now(UTC) + timedelta(days=1)) == found
-    stream.append(users.update(User("1", "A")), if_tail=found.offset)
+    assert stream.entity("user", "1", at=datetime.now(UTC) + timedelta(days=1)) == entity
+    stream.append(users.update(User("1", "A")), if_tail=entity.offset)
     stream.append(others.insert({"id": "a/b ü"}))
     assert stream.entity("other/ü", "a/b ü").value == {"id": "a/b ü"}
 
@@ -56,8 +56,8 @@ def test_all_entities_in_pages(stream: Stream) -> None:
     stream.append_many([*events, others.insert({"id": "1"})])
     names = [("user", key) for key in sorted(map(str, range(25)))]
     for page in (1, 7, 100):
-        found = list(stream.entities("user", page=page))
-        assert [(entity.type, entity.key) for entity in found] == names
+        entities = list(stream.entities("user", page=page))
+        assert [(entity.type, entity.key) for entity in entities] == names
         assert [(entity.type, entity.key) for entity in stream.entities(page=page)] == [("other/ü", "1"), *names]
     assert list(stream.entities("none")) == []
     assert list(stream.entities(at="-1")) == []
@@ -65,12 +65,12 @@ def test_all_entities_in_pages(stream: Stream) -> None:
 
 def test_all_entities_of_one_state_while_there_are_appends(stream: Stream) -> None:
     offset = stream.append_many([users.insert(User(str(number), "old")) for number in range(10)]).offset
-    found = []
+    entities = []
     for entity in stream.entities(at=offset, page=2):
-        found.append(entity)
+        entities.append(entity)
         stream.append_many([users.update(User(str(number), "new")) for number in range(10)])
-    assert [entity.decode(User).name for entity in found] == ["old"] * 10
-    assert {entity.offset for entity in found} == {offset}
+    assert [entity.decode(User).name for entity in entities] == ["old"] * 10
+    assert {entity.offset for entity in entities} == {offset}
 
 
 def test_streams_without_a_state(client: Client) -> None:

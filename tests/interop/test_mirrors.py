@@ -51,9 +51,9 @@ def test_a_mirror_has_the_rows_of_its_source_and_ends_with_it(client: Client) ->
     source.create(schema="price", version=2, escape=Escape.BACKSLASH)
     source.append_all([Put(f"key\t{number}", f"two\nlines {number}") for number in range(5_000)])
     source.append([Remove("key\t7")], close=True)
-    told = list(copy.mirror(source))
-    assert sum(progress.rows for progress in told) == 5_001
-    assert (told[-1].last_seqno, told[-1].source_last_seqno, told[-1].lag_rows) == (5_001, 5_001, 0)
+    changes = list(copy.mirror(source))
+    assert sum(progress.rows for progress in changes) == 5_001
+    assert (changes[-1].last_seqno, changes[-1].source_last_seqno, changes[-1].lag_rows) == (5_001, 5_001, 0)
     assert body(copy) == body(source)
     info = copy.info()
     assert (info.mirror, info.closed, info.schema, info.version) == (True, True, "price", 2)
@@ -184,6 +184,6 @@ def test_notify_is_sent_to_any_nurl(client: Client) -> None:
         "nurl": "https://me/x",
     }
     assert second == b"manifest=https://me.example/m"
-    for nurl, given in ((other.nurl(), {}), ("ftp://host/n", {"surl": "https://a/b"})):
+    for nurl, options in ((other.nurl(), {}), ("ftp://host/n", {"surl": "https://a/b"})):
         with pytest.raises(ValueError, match=r"a Notify form|not a NURL"):
-            client.notify(nurl, **given)
+            client.notify(nurl, **options)

@@ -12,6 +12,8 @@ import durable_streams
 import pytest
 from bench.servers import NODE_DIR, Server
 
+from tests.waiting import PROGRAM_LIMIT_S
+
 
 @pytest.mark.slow
 def test_the_typescript_client(server: Server) -> None:
@@ -19,7 +21,7 @@ def test_the_typescript_client(server: Server) -> None:
     assert node is not None, "Node is needed: run this through `make test`"
     root = f"{server.url}/{uuid.uuid4().hex}"
     ran = subprocess.run(
-        [node, "client.mjs", root], cwd=NODE_DIR, capture_output=True, text=True, timeout=60, check=False
+        [node, "client.mjs", root], cwd=NODE_DIR, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False
     )
     assert ran.returncode == 0, ran.stderr
     seen = {line["step"]: line["seen"] for line in map(json.loads, ran.stdout.splitlines())}

@@ -18,6 +18,7 @@ from bench.servers import Server, headwater
 from headwater import limits
 from headwater.client import Client, RecordInfo, Stream
 from headwater.errors import InvalidOffsetError, InvalidQueryError, StreamNotFoundError
+from tests.waiting import PROGRAM_LIMIT_S
 
 PAUSE_S = 0.05
 
@@ -152,7 +153,7 @@ def _read(server: Server, *arguments: str) -> bytes:
     ran = subprocess.run(
         [sys.executable, "-m", "headwater", "read", *arguments],
         capture_output=True,
-        timeout=60,
+        timeout=PROGRAM_LIMIT_S,
         check=False,
         env={**os.environ, "HEADWATER_URL": f"http://{server.host}:{server.port}"},
     )

@@ -18,13 +18,19 @@ from bench.servers import NODE_DIR, Server, reference
 
 from headwater.client import Client
 from headwater.state import Collection, MaterializedState, StreamDB, control_event, decode_events, define_state
+from tests.waiting import PROGRAM_LIMIT_S
 
 STATE = define_state({"users": Collection("user", Any), "orders": Collection("order", Any, key="no")})
 
 
 def official(mode: str, url: str) -> Any:
     ran = subprocess.run(
-        ["node", "state.mjs", mode, url], cwd=NODE_DIR, capture_output=True, text=True, timeout=60, check=False
+        ["node", "state.mjs", mode, url],
+        cwd=NODE_DIR,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_LIMIT_S,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout) if ran.stdout else None
@@ -173,7 +179,7 @@ print([Collection("thing", schema).fingerprint for schema in schemas])
 
 def test_schemas_have_the_same_fingerprint_in_every_process() -> None:
     """Whatever the order of its sets and the addresses of its functions."""
-    found = {
+    values = {
         subprocess.run(
             [sys.executable, "-c", SCHEMAS],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -183,5 +189,5 @@ def test_schemas_have_the_same_fingerprint_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2", "3")
     }
-    (printed,) = found
+    (printed,) = values
     assert len(set(json.loads(printed.replace("'", '"')))) == 10

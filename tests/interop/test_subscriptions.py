@@ -638,12 +638,12 @@ def test_a_worker_that_is_cancelled_waits_for_its_thread(plain_scene: Scene, url
 
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, sys
 from headwater.client import AsyncClient, Client
 
 def process(batch):
     print("begin", flush=True)
-    time.sleep(0.5)
+    sys.stdin.readline()
     print("end", flush=True)
 
 async def aio(url, name):
@@ -666,10 +666,12 @@ def test_a_signal_hands_over(plain_scene: Scene, url: str, shell: str, number: s
     plain_scene.append({"n": 1})
     plain_scene.append({"n": 2}, stream="b")
     command = [sys.executable, "-c", PROGRAM, shell, url, plain_scene.name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "begin\n"
         process.send_signal(number)
+        process.stdin.close()
         assert process.stdout.read() == "end\nhanded over\n"
     assert process.returncode == 0
     claim = plain_scene.subscription.claim("next")

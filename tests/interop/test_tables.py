@@ -39,9 +39,9 @@ def test_create_append_and_read(table: Table) -> None:
     assert [row.seqno for row in table.rows(since_id=1, until_id=2)] == [2]
     assert [row.seqno for row in table.rows(since_id=-1)] == [3]
     assert {key: row.record for key, row in table.active().items()} == {"tea": "2.40"}
-    found = table.get("tea")
-    assert found is not None
-    assert found.seqno == 1
+    tea = table.get("tea")
+    assert tea is not None
+    assert tea.seqno == 1
     assert table.get("coffee") is None
     assert table.info().last_seqno == 3
 
@@ -89,7 +89,7 @@ def test_escapes(client: Client) -> None:
 
 def test_the_list_and_the_end(client: Client, table: Table) -> None:
     name = table.url.rpartition("/v1/table/")[2]
-    assert [found.name for found in client.tables(name)] == [name]
+    assert [info.name for info in client.tables(name)] == [name]
     assert not list(client.list(name))
     table.delete()
     assert not list(client.tables(name))

@@ -97,8 +97,8 @@ class Scene:
 
 @contextlib.contextmanager
 def scene(directory: Path, program: list[str], seed: int, victims: list[str], aims: tuple[str, ...]) -> Iterator[Scene]:
-    found = Scene(directory, program, seed, victims, aims)
+    running = Scene(directory, program, seed, victims, aims)
     try:
-        yield found
+        yield running
     finally:
-        found.close()
+        running.close()

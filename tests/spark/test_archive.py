@@ -176,7 +176,7 @@ def test_an_archive_that_lacks_rows_is_replayed_only_on_request(
     whole = Lake(table).open().version()
     orders = {each: _orders(table, each) for each in paths}
     text, data, done = (f"{path}/{name}" for name in ("text", "bytes/deep", "closed"))
-    for number, (each, which, told) in enumerate(
+    for number, (each, which, message) in enumerate(
         (
             (text, [orders[text][0]], f"{text} lacks its first {orders[text][1]} bytes"),
             (data, [orders[data][3]], f"{data} lacks bytes {orders[data][3]} to {orders[data][4]}"),
@@ -188,7 +188,7 @@ def test_an_archive_that_lacks_rows_is_replayed_only_on_request(
         chosen = ", ".join(map(str, which))
         Lake(table).open().delete(f"stream = '{each}' and `order` in ({chosen})")
         to = f"partial-{number}-{path}"
-        with pytest.raises(IncompleteArchiveError, match=told):
+        with pytest.raises(IncompleteArchiveError, match=message):
             back(to=to)
         assert list(client.list(to)) == []
         back(to=f"others-{number}-{path}", streams=f"{path}/empty*")
@@ -197,9 +197,9 @@ def test_an_archive_that_lacks_rows_is_replayed_only_on_request(
             if one != each:
                 assert _whole(client, f"{to}/{one}") == _whole(client, one)
         left = [row for row in Lake(table).open().to_pyarrow_table().to_pylist() if row["stream"] == each]
-        found = client.stream(f"{to}/{each}").read(type=bytes).all()
+        content = client.stream(f"{to}/{each}").read(type=bytes).all()
         expected = [row["value"] for row in sorted(left, key=lambda row: row["order"])]
-        assert b"".join(found) == b"".join(expected)
+        assert b"".join(content) == b"".join(expected)
         Lake(table).open().restore(whole)
     back(to=f"copy-{path}")
     for each in paths:
@@ -240,9 +240,9 @@ def test_a_table_that_does_not_belong_to_the_checkpoint(
     run()
     before = _files(tmp_path)
 
-    def refused(told: str, **options: Any) -> None:
+    def refused(message: str, **options: Any) -> None:
         stream.append("more")
-        with pytest.raises(CheckpointMismatchError, match=told):
+        with pytest.raises(CheckpointMismatchError, match=message):
             run(**options)
 
     moved = tmp_path / "moved"

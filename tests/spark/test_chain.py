@@ -77,10 +77,10 @@ class Follower(threading.Thread):
         return state
 
 
-def kill_at_commit(found: Scene, table: Path) -> None:
+def kill_at_commit(running: Scene, table: Path) -> None:
     """Kill the first driver after the commit of its second batch, before Spark records it."""
     wait_until(lambda: len(list(table.glob("_delta_log/*.json"))) >= 3, limit_s=300, pause_max_s=0.001)
-    found.kill_driver()
+    running.kill_driver()
 
 
 @pytest.mark.slow
@@ -90,16 +90,16 @@ def test_the_chain(tmp_path: Path, seed: int) -> None:
     events = {stream: history(chance, 100, 0) for stream in STREAMS}
     victims = ["driver", "server"]
     with (
-        scene(tmp_path, ["tests.spark.chain", str(tmp_path)], seed, victims, AIMS) as found,
-        hostile(found.server, found.decide) as proxy,
-        Client(found.server.url, retry=Retry(attempts=20)) as client,
+        scene(tmp_path, ["tests.spark.chain", str(tmp_path)], seed, victims, AIMS) as running,
+        hostile(running.server, running.decide) as proxy,
+        Client(running.server.url, retry=Retry(attempts=20)) as client,
     ):
         client.table("out").create()
         for stream, first in events.items():
             client.stream(stream).create(messages=first)
-        follower = Follower(found.server.url)
+        follower = Follower(running.server.url)
         follower.start()
-        killer = threading.Thread(target=kill_at_commit, args=(found, tmp_path / "state"), daemon=True)
+        killer = threading.Thread(target=kill_at_commit, args=(running, tmp_path / "state"), daemon=True)
         killer.start()
 
         def more() -> None:
@@ -107,9 +107,9 @@ def test_the_chain(tmp_path: Path, seed: int) -> None:
                 known += (new := history(chance, 60, 100))
                 client.stream(stream).append_many(new)
 
-        found.run(proxy.url, more)
+        running.run(proxy.url, more)
         killer.join(1)
-        assert found.deaths == Counter(driver=2, server=1)
+        assert running.deaths == Counter(driver=2, server=1)
         client.table("out").close()
         followed = follower.state()
     wanted = {key: n for stream, known in events.items() for key, n in fold(stream, known).items()}

@@ -22,7 +22,7 @@ from headwater.client import Client
 from headwater.pipeline.lake import Lake
 from headwater.pipeline.upkeep import TableUpkeep
 from tests.edges import free_port
-from tests.waiting import wait_for
+from tests.waiting import PROGRAM_LIMIT_S, wait_for
 
 CLASSES = "org.apache.spark.deploy"
 HOME = Path(pyspark.__file__).parent
@@ -69,7 +69,7 @@ def speculate(server: Server, directory: Path, *more: str) -> None:
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=PROGRAM_LIMIT_S,
             )
         source.delete()
     assert done.returncode == 0, done.stderr[-3000:]
@@ -121,7 +121,7 @@ def pipeline(directory: Path, *arguments: str) -> tuple[int, str]:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=PROGRAM_LIMIT_S,
     )
     return done.returncode, done.stderr
 

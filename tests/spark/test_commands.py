@@ -190,8 +190,8 @@ def test_what_only_spark_can_tell_is_one_line_and_nothing_is_created(
     flags = ["--url", server.url, "--streams", "wrong/in", "--table", "lake/a", "--once", "--master", "local[1]"]
     with Command("archive", *flags, *arguments) as command:
         code, _, err = command.end(240)
-    *steps, told = err.splitlines()
-    assert message in told
+    *steps, last = err.splitlines()
+    assert message in last
     assert code == (3 if "no stream" in message else 2)
     assert all(step.startswith("headwater: starting ") for step in steps), err
     assert not list(tmp_path.iterdir())

@@ -60,14 +60,14 @@ def test_materialize_over_a_stream_that_is_compacted_meanwhile(
         stream.create()
 
         def run(**options: Any) -> list[dict[str, Any]]:
-            given: dict[str, Any] = {
+            parameters: dict[str, Any] = {
                 "streams": stream.path,
                 "table": table,
                 "buckets": 2,
                 "stored_as_scd_type": scd,
                 "path": path,
             }
-            assert materialize(spark, url=compacting.url, once=True, **given, **options).wait(120)
+            assert materialize(spark, url=compacting.url, once=True, **parameters, **options).wait(120)
             rows: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_table().to_pylist()
             return rows
 
@@ -96,8 +96,8 @@ def test_an_archive_of_a_stream_that_is_compacted_meanwhile(
         stream.create()
 
         def run(**options: Any) -> None:
-            given: dict[str, Any] = {"streams": stream.path, "table": table, **options}
-            assert archive(spark, url=compacting.url, once=True, **given).wait(120)
+            parameters: dict[str, Any] = {"streams": stream.path, "table": table, **options}
+            assert archive(spark, url=compacting.url, once=True, **parameters).wait(120)
 
         update(stream, range(30))
         run()

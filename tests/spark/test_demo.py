@@ -25,12 +25,12 @@ def test_the_demo_shows_the_shop_while_spark_starts_and_checks_its_results(tmp_p
         for line in demo.stdout:
             lines.append(line.rstrip())
         error = demo.stderr.read()
-    told = "\n".join([*lines, error])
-    assert demo.returncode == 0, told
+    output = "\n".join([*lines, error])
+    assert demo.returncode == 0, output
     moving = [line for line in lines if MOVING.match(line)]
-    assert moving, told
+    assert moving, output
     assert "Spark starting" in moving[0]
     assert "Traceback" not in error, error
-    assert len([line for line in lines if line.endswith("as expected")]) == 4, told
+    assert len([line for line in lines if line.endswith("as expected")]) == 4, output
     assert (tmp_path / "demo.png").stat().st_size > 10_000
     assert DeltaTable(str(tmp_path / "lake" / "shop")).to_pyarrow_table().num_rows > 50

@@ -143,12 +143,12 @@ def test_the_columns_and_schemas_that_current_state_accepts(
     client.stream(f"{path}/a").append_many([change("1", "insert", 2), change("2", "insert", 3), change("2", "delete")])
     client.stream(f"{path}/b").create(messages=[change("old", "insert", {"n": 4})])
     events = read("stream-state", streams=f"{path}/a,{path}/b", minPartitions=3)
-    found = current_state(events)
-    assert {(row.stream, row.key): json.loads(row.value) for row in found.collect()} == {
+    state = current_state(events)
+    assert {(row.stream, row.key): json.loads(row.value) for row in state.collect()} == {
         (f"{path}/a", "1"): 2,
         (f"{path}/b", "old"): {"n": 4},
     }
-    assert found.columns == ["stream", "type", "key", "value", "order", "offset", "position"]
+    assert state.columns == ["stream", "type", "key", "value", "order", "offset", "position"]
     incarnation = client.stream(f"{path}/a").head().tail_offset.partition("_")[0]
     [first] = events.where(f"stream = '{path}/a'").orderBy("order").take(1)
     assert first.offset == f"{incarnation}_{0:016d}"  # not -1, which has no incarnation
@@ -172,8 +172,11 @@ def test_a_snapshot_replaces_earlier_events(read: Callable[..., DataFrame], clie
         db.publish_snapshot()
     stream.append_many([change("a", 4), change("c", None), change("d", 5)])
     whole, begun = (
-        {row.asDict()["key"]: row.value for row in current_state(read("stream-state", streams=path, **given)).collect()}
-        for given in ({}, {"startingOffsets": "snapshot"})
+        {
+            row.asDict()["key"]: row.value
+            for row in current_state(read("stream-state", streams=path, **options)).collect()
+        }
+        for options in ({}, {"startingOffsets": "snapshot"})
     )
     assert whole == begun == {"a": "4", "d": "5"}
     assert read("stream-state", streams=path, startingOffsets="snapshot").count() == 7  # four of them are the snapshot

@@ -25,10 +25,10 @@ def environment(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_local_session_starts_in_a_home_without_the_zipped_pyspark() -> None:
     for _ in range(2):  # the second session finds the links of the first
         with home.compiled_home("local[2]", {}):
-            found = Path(os.environ["SPARK_HOME"])
-            assert (found / "bin" / "spark-submit").exists()
-            assert (found / "jars").is_dir()
-            assert not (found / "python").exists()
+            directory = Path(os.environ["SPARK_HOME"])
+            assert (directory / "bin" / "spark-submit").exists()
+            assert (directory / "jars").is_dir()
+            assert not (directory / "python").exists()
         assert "SPARK_HOME" not in os.environ
 
 
@@ -86,9 +86,9 @@ def test_a_cache_that_cannot_be_created_is_replaced_by_a_temporary_directory(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    found = cache_directory("spark")
-    assert found.parent == tmp_path
-    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    directory = cache_directory("spark")
+    assert directory.parent == tmp_path
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 def test_a_relative_cache_becomes_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_writes_with_an_id_and_state(spark: SparkSession, node: Server, path: st
         rows.repartition(partitions).write.format("stream-state").options(
             url=node.url, stream=path, writeId="once"
         ).mode("append").save()
-    found = spark.read.format("stream-state").options(url=node.url, streams=path).load().orderBy("order").collect()
+    collected = spark.read.format("stream-state").options(url=node.url, streams=path).load().orderBy("order").collect()
     with Client(node.url) as client:
         events = client.stream(path).read().all()
-    assert [row.key for row in found] == [event["key"] for event in events]
-    assert sorted(int(row.key) for row in found) == list(range(100))
+    assert [row.key for row in collected] == [event["key"] for event in events]
+    assert sorted(int(row.key) for row in collected) == list(range(100))

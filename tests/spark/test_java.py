@@ -11,6 +11,7 @@ import pytest
 from bench.servers import ROOT
 
 from headwater.spark.java import java_home, java_version
+from tests.waiting import PROGRAM_LIMIT_S
 
 
 def test_an_installed_java_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,15 +36,15 @@ def test_without_a_java_the_packaged_one_is_wrapped(monkeypatch: pytest.MonkeyPa
     assert home is not None
     java = Path(home) / "bin" / "java"
     assert java_version(str(java)) >= 17
-    asked = subprocess.run(
+    ran = subprocess.run(
         [str(java), "--add-modules=jdk.incubator.vector", "-Dsaid=a b", "-XshowSettings:properties", "-version"],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PATH": "/usr/bin:/bin"},
     )
-    assert asked.returncode == 0, asked.stderr
-    assert "said = a b" in asked.stderr + asked.stdout
+    assert ran.returncode == 0, ran.stderr
+    assert "said = a b" in ran.stderr + ran.stdout
 
 
 @pytest.mark.slow
@@ -69,7 +70,7 @@ def test_a_session_with_the_packaged_java(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PROGRAM_LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -46,28 +46,28 @@ def killed(directory: Path, job: str, *aims: str) -> Iterator[tuple[Scene, Clien
     """A server with the streams, and the job, whose driver is killed at the second request that begins like an aim."""
     victims = ["driver"] if aims else []
     with (
-        scene(directory, ["tests.spark.journey", job, str(directory)], 1, victims, aims) as found,
-        hostile(found.server, found.decide) as proxy,
-        Client(found.server.url, retry=Retry(attempts=20)) as client,
+        scene(directory, ["tests.spark.journey", job, str(directory)], 1, victims, aims) as running,
+        hostile(running.server, running.decide) as proxy,
+        Client(running.server.url, retry=Retry(attempts=20)) as client,
     ):
         client.stream("src/state").create(messages=STATE)
         client.stream("src/text").create(content_type="text/plain")
         for one in TEXT:
             client.stream("src/text").append(one)
         client.stream("src/text").close()
-        yield found, client, proxy.url
+        yield running, client, proxy.url
 
 
 def test_archive(tmp_path: Path) -> None:
-    with killed(tmp_path, "archive") as (found, client, url):
-        killer = threading.Thread(target=kill_at_commit, args=(found, tmp_path / "archive"), daemon=True)
+    with killed(tmp_path, "archive") as (running, client, url):
+        killer = threading.Thread(target=kill_at_commit, args=(running, tmp_path / "archive"), daemon=True)
         killer.start()
 
         def more() -> None:
             client.stream("src/state").append(event("k1", 1000))
 
-        found.run(url, more)
-        assert found.deaths == Counter(driver=1)
+        running.run(url, more)
+        assert running.deaths == Counter(driver=1)
     rows = DeltaTable(tmp_path / "archive").to_pyarrow_table().sort_by("order").to_pylist()
     assert b"".join(row["value"] for row in rows if row["stream"] == "src/text") == b"".join(TEXT)
     assert len([row for row in rows if row["stream"] == "src/state"]) == len(STATE) + 1
@@ -76,11 +76,11 @@ def test_archive(tmp_path: Path) -> None:
 
 
 def test_replay(tmp_path: Path) -> None:
-    with killed(tmp_path, "replay", "POST /v1/stream/copy/") as (found, client, url):
+    with killed(tmp_path, "replay", "POST /v1/stream/copy/") as (running, client, url):
         session: Any = Session()
-        archive(session, url=found.server.url, streams="src/*", table=str(tmp_path / "archive"), once=True).wait()
-        found.run(url, lambda: None)
-        assert found.deaths == Counter(driver=1)
+        archive(session, url=running.server.url, streams="src/*", table=str(tmp_path / "archive"), once=True).wait()
+        running.run(url, lambda: None)
+        assert running.deaths == Counter(driver=1)
         assert list(client.stream("copy/src/state").read().all()) == STATE
         copy = client.stream("copy/src/text")
         assert b"".join(copy.read(type=bytes).all()) == b"".join(TEXT)
@@ -89,9 +89,9 @@ def test_replay(tmp_path: Path) -> None:
 
 def test_snapshot(tmp_path: Path) -> None:
     aims = ("PUT /v1/stream/src/state.snapshots", "POST /v1/stream/src/state.snapshots")
-    with killed(tmp_path, "snapshot", *aims) as (found, client, url):
-        found.run(url, lambda: None)
-        assert found.deaths == Counter(driver=1)
+    with killed(tmp_path, "snapshot", *aims) as (running, client, url):
+        running.run(url, lambda: None)
+        assert running.deaths == Counter(driver=1)
         (made,) = client.list("src/state.snapshots/")
         assert made.closed
         assert made.path.endswith(client.stream("src/state").head().tail_offset)
@@ -113,9 +113,9 @@ def test_publish(tmp_path: Path) -> None:
         write()
 
     write()
-    with killed(tmp_path, "publish", "POST /v1/stream/out") as (found, client, url):
-        found.run(url, change)
-        assert found.deaths == Counter(driver=1)
+    with killed(tmp_path, "publish", "POST /v1/stream/out") as (running, client, url):
+        running.run(url, change)
+        assert running.deaths == Counter(driver=1)
         sent = list(client.stream("out").read().all())
     assert {key: value["price"] for key, value in fold(sent).items()} == prices
     assert len(sent) == 32  # the first version, whose append was sent, and two changes

@@ -38,9 +38,9 @@ def run(spark: SparkSession, server: Server, path: str, table: str) -> Run:
     """Bring the table up to date, and return its rows."""
 
     def run(**options: Any) -> list[dict[str, Any]]:
-        given = {"streams": f"{path}/*", "table": table, "buckets": 4, **options}
-        assert materialize(spark, url=server.url, once=True, **given).wait(120)
-        return rows_of(given["table"])
+        parameters = {"streams": f"{path}/*", "table": table, "buckets": 4, **options}
+        assert materialize(spark, url=server.url, once=True, **parameters).wait(120)
+        return rows_of(parameters["table"])
 
     return run
 

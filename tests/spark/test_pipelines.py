@@ -18,6 +18,7 @@ from bench.servers import ROOT, Server
 from headwater.client import Client
 from headwater.demo.shop import STREAMS, Shop, Value
 from headwater.state import ChangeEvent, MaterializedState
+from tests.waiting import PROGRAM_LIMIT_S
 
 RUNS = 10
 ON_DISK = ("--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.python.authenticate.socketTimeout=300")
@@ -40,7 +41,13 @@ class Pipeline:
         env["PATH"] = f"{tools}:{env['PATH']}"
         command = [str(tools / "spark-pipelines"), "run", *flags, "--spec", str(self.home / "spark-pipeline.yml")]
         return subprocess.run(
-            command, cwd=directory or self.home, env=env, capture_output=True, text=True, timeout=600, check=False
+            command,
+            cwd=directory or self.home,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_LIMIT_S,
+            check=False,
         )
 
     def rows(self, table: str) -> list[dict[str, str]]:

@@ -29,8 +29,8 @@ def table(tmp_path: Path) -> str:
 @pytest.fixture
 def run(spark: SparkSession, server: Server, table: str, path: str) -> Callable[..., int]:
     def run(**options: Any) -> int:
-        given = {"url": server.url, "table": table, "keys": ["id"], "type": "thing", "to": path, "once": True}
-        job = publish(spark, **{**given, **options})
+        parameters = {"url": server.url, "table": table, "keys": ["id"], "type": "thing", "to": path, "once": True}
+        job = publish(spark, **{**parameters, **options})
         job.wait()
         return job.progress().rows
 
@@ -44,13 +44,13 @@ def _write(table: str, state: dict[int, str], partition_by: list[str] | None = N
 
 
 def _state(client: Client, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for event in client.stream(path).read().all():
         if event["headers"]["operation"] == "delete":
-            del found[event["key"]]
+            del values[event["key"]]
         else:
-            found[event["key"]] = event["value"]
-    return found
+            values[event["key"]] = event["value"]
+    return values
 
 
 def _expected(state: dict[int, str]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_invalid_options_and_tables(
     with pytest.raises(OptionError, match="no Delta table"):
         run()
     _write(table, {1: "a"})
-    for options, told in (
+    for options, message in (
         ({"keys": ["nope"]}, "there is no column nope"),
         ({"to": None, "type": None}, "set one target"),
         ({"to_table": "x"}, "set one target"),
@@ -142,7 +142,7 @@ def test_invalid_options_and_tables(
         ({"columns": ["name"], "value_column": "name"}, "either columns or value_column"),
         ({"apply_as_deletes": "true"}, "for rows"),
     ):
-        with pytest.raises(OptionError, match=told):
+        with pytest.raises(OptionError, match=message):
             run(**options)
     twice = pa.table({"id": [1, 1], "name": ["a", "b"], "part": [1, 1]})
     write_deltalake(table, twice, mode="overwrite")

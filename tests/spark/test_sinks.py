@@ -214,9 +214,9 @@ def test_a_query_that_updates_writes_batch_by_batch(
         .start()
     )
     assert query.awaitTermination(60)
-    found = {event["key"]: event["value"]["count"] for event in client.stream(f"{path}/counts").read().all()}
+    latest = {event["key"]: event["value"]["count"] for event in client.stream(f"{path}/counts").read().all()}
     assert len(client.stream(f"{path}/counts").read().all()) == 28  # seven keys in each of four batches
-    assert found == {str(key): len(range(key, 100, 7)) for key in range(7)}
+    assert latest == {str(key): len(range(key, 100, 7)) for key in range(7)}
 
 
 def copying(spark: SparkSession, server: Server, source: str, target: str, checkpoint: str) -> None:

@@ -22,8 +22,8 @@ Read = Callable[..., DataFrame]
 
 
 def first_of(rows: DataFrame) -> Row:
-    [found] = rows.take(1)
-    return found
+    [first] = rows.take(1)
+    return first
 
 
 def numbers(rows: DataFrame) -> list[int]:
@@ -91,8 +91,8 @@ def test_a_batch_has_every_message_once_with_its_position(read: Read, client: Cl
 def test_a_row_is_found_again_by_its_offset_and_position(read: Read, client: Client, path: str) -> None:
     fill(client, path, 60)
     for row in read(streams=path, minPartitions=4).collect()[::17]:
-        found = next(iter(client.stream(path).read(type=bytes, offset=row.offset, skip=row.position)))
-        assert found.decode() == row.value
+        message = next(iter(client.stream(path).read(type=bytes, offset=row.offset, skip=row.position)))
+        assert message.decode() == row.value
 
 
 def test_one_stream_is_split_among_tasks(read: Read, client: Client, path: str) -> None:
@@ -381,8 +381,8 @@ def test_state_events_are_decoded(read: Read, client: Client, path: str) -> None
     for event in EVENTS:
         client.stream(path).append(event)
     rows = [row.asDict() for row in read("stream-state", streams=path).orderBy("order").collect()]
-    told = ("type", "key", "operation", "value", "old_value", "txid", "timestamp", "control", "control_offset")
-    assert [[row[name] for name in told] for row in rows] == [
+    names = ("type", "key", "operation", "value", "old_value", "txid", "timestamp", "control", "control_offset")
+    assert [[row[name] for name in names] for row in rows] == [
         ["user", "1", "insert", '{"name":"Ada","age":36}', None, "t1", None, None, None],
         [
             "user",
@@ -429,8 +429,8 @@ def test_values_by_a_schema(read: Read, client: Client, path: str) -> None:
         None,
         None,
     ]
-    given = read("stream-state", "key STRING, value STRUCT<name STRING>", streams=path)
-    assert first_of(given.where("value.name = 'é'")).key == "2"
+    frame = read("stream-state", "key STRING, value STRUCT<name STRING>", streams=path)
+    assert first_of(frame.where("value.name = 'é'")).key == "2"
     with pytest.raises(PySparkException, match=r"message 0 after [0-9_]+: the value does not fit the schema.*age"):
         read("stream-state", streams=path, valueSchema="age BOOLEAN").collect()
 

@@ -62,9 +62,9 @@ def test_batches(read: Read, client: Client, path: str) -> None:
     table.create(escape=Escape.BACKSLASH)
     before = datetime.now(UTC).replace(tzinfo=None)
     table.append([Put(f"k{n % 10}", str(n)) for n in range(99)] + [Remove("k3")] + [Put(HARD, HARD)])
-    found = read("stp", table=path, minPartitions=4)
-    assert found.rdd.getNumPartitions() == 4
-    first, *_, gone, last = found.collect()
+    rows = read("stp", table=path, minPartitions=4)
+    assert rows.rdd.getNumPartitions() == 4
+    first, *_, gone, last = rows.collect()
     assert (first.seqno, first.action, first.key, first.record) == (1, "+", "k0", "0")
     assert abs(first.timestamp - before) < timedelta(minutes=1)
     assert (gone.action, gone.key, gone.record) == ("-", "k3", "")
@@ -81,12 +81,12 @@ def test_a_foreign_table(spark: SparkSession, checkpoint: str, client: Client, s
     """A server that supports only `since_id`, has gaps, repeats rows, and truncates every second response."""
     seqnos = [1, 5, 6, 1000, 10**12]
 
-    def script(number: int, asked: str) -> Iterator[bytes]:
-        since_id = int(asked.partition("since_id=")[2].partition("&")[0])
-        found = (
+    def script(number: int, query: str) -> Iterator[bytes]:
+        since_id = int(query.partition("since_id=")[2].partition("&")[0])
+        rows = (
             seqnos[since_id:] if since_id < 0 else [seqno for seqno in seqnos if seqno >= since_id > 0 or not since_id]
         )
-        yield head() + lines(*found)[: -9 if number % 2 and len(found) > 1 else None]
+        yield head() + lines(*rows)[: -9 if number % 2 and len(rows) > 1 else None]
 
     with hostile_server(script) as other:
         url = f"{other.url}/prices?eu=1"

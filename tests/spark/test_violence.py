@@ -41,13 +41,13 @@ def run_scene(
     aims = PUBLISHING if without else (*PUBLISHING, *PREPARING)
     program = ["tests.spark.pipe", "local[2,4]", str(directory / "cp"), "1"]
     with (
-        scene(directory, program, seed, victims, aims) as found,
-        hostile(found.server, found.decide, without=without, of=PUBLISHING) as proxy,
+        scene(directory, program, seed, victims, aims) as running,
+        hostile(running.server, running.decide, without=without, of=PUBLISHING) as proxy,
     ):
-        with Client(found.server.url, retry=Retry(attempts=20)) as client:
+        with Client(running.server.url, retry=Retry(attempts=20)) as client:
             fill(client, streams, 0)
-            found.run(proxy.url, lambda: fill(client, streams, 10_000))
-            assert found.deaths == Counter(victims)
+            running.run(proxy.url, lambda: fill(client, streams, 10_000))
+            assert running.deaths == Counter(victims)
             return copied(client, streams)
 
 

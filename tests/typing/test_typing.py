@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from bench.servers import NODE_DIR
 
+from tests.waiting import PROGRAM_LIMIT_S
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CHECKED = sorted(path for path in HERE.glob("*.py") if path.name.endswith("_api.py"))
@@ -26,7 +28,7 @@ def test_mypy_agrees() -> None:
         "--no-error-summary",
         *map(str, CHECKED),
     ]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False)
     assert ran.returncode == 0, ran.stdout
 
 
@@ -34,7 +36,7 @@ def test_mypy_agrees() -> None:
 def test_pyright_agrees() -> None:
     program = NODE_DIR / "node_modules" / "pyright" / "index.js"
     command = ["node", str(program), "--project", str(HERE), "--pythonpath", sys.executable, "--outputjson"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    found = json.loads(ran.stdout)
-    assert [(item["file"], item["range"]["start"], item["message"]) for item in found["generalDiagnostics"]] == []
-    assert found["summary"]["filesAnalyzed"] == len(CHECKED)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False)
+    report = json.loads(ran.stdout)
+    assert [(item["file"], item["range"]["start"], item["message"]) for item in report["generalDiagnostics"]] == []
+    assert report["summary"]["filesAnalyzed"] == len(CHECKED)

@@ -25,7 +25,7 @@ from tests.command_line import invoke
 from tests.edges import free_port
 from tests.programs import missing, not_run, program
 from tests.servers import serving
-from tests.waiting import wait_for
+from tests.waiting import PROGRAM_LIMIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -38,7 +38,7 @@ OF_CLIENTS = {"HEADWATER_URL", "HEADWATER_TOKEN"}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False)
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "healthcheck.py", "headwater.socket", *UNITS])
@@ -185,9 +185,9 @@ def test_the_services_of_compose_with_postgres() -> None:
 
 
 def check_health(port: int, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, "HEADWATER_PORT": str(port), **environment}
+    variables = {**os.environ, "HEADWATER_PORT": str(port), **environment}
     command = [sys.executable, str(DEPLOY / "healthcheck.py")]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=False)
 
 
 def test_the_health_check(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def container() -> Iterator[str]:
             ["docker", "build", "-q", "-f", str(DEPLOY / "Dockerfile"), "-t", name, str(ROOT)],
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=PROGRAM_LIMIT_S,
             check=False,
         )
         assert built.returncode == 0, built.stderr

@@ -32,20 +32,20 @@ def loader() -> griffe.GriffeLoader:
 
 def _target(loader: griffe.GriffeLoader, package: str, name: str) -> griffe.Object:
     """What a package exports under a name. A function may be called like the module that it is in."""
-    found = loader.modules_collection[f"{package}.{name}"]
-    if isinstance(found, griffe.Module):
-        (found,) = [
+    member = loader.modules_collection[f"{package}.{name}"]
+    if isinstance(member, griffe.Module):
+        (member,) = [
             module[name]
-            for module in (found, *found.modules.values())
+            for module in (member, *member.modules.values())
             if name in module.members and module[name].is_function and not module[name].is_alias
         ]
-    return found.final_target if isinstance(found, griffe.Alias) else found
+    return member.final_target if isinstance(member, griffe.Alias) else member
 
 
-def _undocumented(found: griffe.Object) -> list[str]:
-    missing = [] if found.docstring else [found.path]
-    if isinstance(found, griffe.Class) and not found.path.startswith("headwater.spark."):  # Spark's own interfaces
-        for name, member in found.members.items():
+def _undocumented(thing: griffe.Object) -> list[str]:
+    missing = [] if thing.docstring else [thing.path]
+    if isinstance(thing, griffe.Class) and not thing.path.startswith("headwater.spark."):  # Spark's own interfaces
+        for name, member in thing.members.items():
             is_property = isinstance(member, griffe.Attribute) and "property" in member.labels
             if not name.startswith("_") and (member.is_function or is_property) and not member.docstring:
                 missing.append(member.path)

@@ -99,8 +99,8 @@ def parameters_of(function: Callable[..., Any], seen: set[Any]) -> set[str]:
         for node in ast.walk(tree)
         for key in _keys(node)
     ]
-    found = {value for value in values if isinstance(value, str) and PARAMETER.fullmatch(value)}
-    return found.union(*(parameters_of(called, seen) for called in _functions(tree, scope)))
+    names = {value for value in values if isinstance(value, str) and PARAMETER.fullmatch(value)}
+    return names.union(*(parameters_of(called, seen) for called in _functions(tree, scope)))
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.template}")
@@ -116,12 +116,12 @@ def test_query_parameters(route: Route) -> None:
 
 def test_headers_of_the_protocols() -> None:
     both = (stream_headers, table_headers)
-    asked = {name for module in both for name in module.REQUEST_HEADERS}
+    names = {name for module in both for name in module.REQUEST_HEADERS}
     answered = {name for module in both for name in module.RESPONSE_HEADERS}
-    assert {*reference_texts.HEADERS} == asked | answered
+    assert {*reference_texts.HEADERS} == names | answered
     for name, (written, way, _) in reference_texts.HEADERS.items():
         assert written.lower() == name
-        assert way == ("both" if name in asked & answered else "request" if name in asked else "response"), name
+        assert way == ("both" if name in names & answered else "request" if name in names else "response"), name
         assert f"| `{written}` |" in (PAGES / "headers.md").read_text()
 
 
@@ -146,13 +146,13 @@ def _headers_sent(node: ast.AST) -> ast.AST | None:
 
 
 def test_headers_of_http() -> None:
-    asked: set[str] = set()
+    requested: set[str] = set()
     sent: set[str] = set()
     for path in SERVER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            for found, name in ((asked, _headers_read(node)), (sent, _headers_sent(node))):
+            for names, name in ((requested, _headers_read(node)), (sent, _headers_sent(node))):
                 if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                    found.add(name.value)
+                    names.add(name.value)
     single = {
         "accept",
         "allow",
@@ -166,7 +166,7 @@ def test_headers_of_http() -> None:
         "vary",
     }
     families = {"x-forwarded"}  # not a header, but several
-    named = {name for name in asked | sent if HEADER.fullmatch(name)} - families | ((asked | sent) & single)
+    named = {name for name in requested | sent if HEADER.fullmatch(name)} - families | ((requested | sent) & single)
     assert named - {*reference_texts.HTTP_HEADERS} == set()
     unnamed = {"traceparent", "x-request-id"}  # constants with a name of their own
     assert {*reference_texts.HTTP_HEADERS} - named == unnamed

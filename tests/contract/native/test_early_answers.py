@@ -25,12 +25,12 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    found = Guarded(tmp_path_factory.mktemp("auth"))
-    with headwater("--memory", "--auth", str(found.file), "--limit", "body_bytes_max=1000000") as found.server:
-        with Wire(found.server) as wire:
-            bearer = f"Bearer {found.admin}"
+    server = Guarded(tmp_path_factory.mktemp("auth"))
+    with headwater("--memory", "--auth", str(server.file), "--limit", "body_bytes_max=1000000") as server.server:
+        with Wire(server.server) as wire:
+            bearer = f"Bearer {server.admin}"
             assert wire.ask("PUT", "/v1/stream/a", content_type="text/plain", authorization=bearer).status == 201
-        yield found
+        yield server
 
 
 def head(method: str, path: str, token: str | None, fields: str = BODY) -> bytes:

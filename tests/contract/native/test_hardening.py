@@ -54,7 +54,7 @@ def test_the_body_of_a_lost_connection_is_not_counted_any_more() -> None:
 
 def test_a_lost_connection_is_freed_without_the_garbage_collector() -> None:
     def alive() -> int:
-        return sum(type(found) in (Connection, RequestParser, Request) for found in gc.get_objects())
+        return sum(type(thing) in (Connection, RequestParser, Request) for thing in gc.get_objects())
 
     rig = Rig()
     gc.collect()

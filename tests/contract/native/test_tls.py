@@ -53,10 +53,10 @@ def connect(server: Server | Inside, pair: Pair, **options: int) -> ssl.SSLSocke
 
 def received(sock: socket.socket, until: bytes = b"") -> bytes:
     """Receive until some bytes have arrived, or until the end."""
-    found = bytearray()
-    while not (until and until in found) and (piece := sock.recv(1 << 16)):
-        found += piece
-    return bytes(found)
+    data = bytearray()
+    while not (until and until in data) and (piece := sock.recv(1 << 16)):
+        data += piece
+    return bytes(data)
 
 
 def test_streams_over_tls(pair: Pair) -> None:
@@ -224,7 +224,7 @@ def test_unread_bytes_are_counted_and_close_the_connection(pair: Pair) -> None:
 
 def test_lost_connections_are_freed_without_the_garbage_collector(pair: Pair) -> None:
     def alive() -> list[object]:
-        return [found for found in gc.get_objects() if type(found) in (Connection, TlsTransport, ssl.SSLObject)]
+        return [thing for thing in gc.get_objects() if type(thing) in (Connection, TlsTransport, ssl.SSLObject)]
 
     with over_tls(pair) as server:
         gc.collect()

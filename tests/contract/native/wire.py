@@ -21,11 +21,11 @@ class Answer:
     @property
     def problem(self) -> dict[str, Any]:
         assert self.headers["content-type"] == "application/problem+json"
-        found: dict[str, Any] = json.loads(self.body)
-        assert found["status"] == self.status
-        assert found["title"]
-        assert found["detail"]
-        return found
+        value: dict[str, Any] = json.loads(self.body)
+        assert value["status"] == self.status
+        assert value["title"]
+        assert value["detail"]
+        return value
 
 
 class _Tls(ssl.SSLSocket):

@@ -48,8 +48,8 @@ def test_nothing_is_no_fraction_of_a_limit() -> None:
 
 
 def test_a_ratio_to_a_limit_is_said_in_words() -> None:
-    found, alone = panels([Row("memory, 3 x capacity", "headwater", 600.0, "MiB", 1.2, "< 1")])
-    assert found == []
+    panel, alone = panels([Row("memory, 3 x capacity", "headwater", 600.0, "MiB", 1.2, "< 1")])
+    assert panel == []
     assert alone == ["memory, 3 x capacity: 600 MiB (ratio 1.2, goal < 1, missed)"]
 
 

@@ -9,8 +9,8 @@ from bench.report import Row, comparisons, goal_of, is_met, number, readable, ta
 def test_a_ratio_in_the_row_of_a_peer_is_ours_over_the_peers() -> None:
     ours = Row("appends", "headwater", 300.0, "/s")
     peers = [Row("appends", "node in memory", 100.0, "/s", 3.0, ">= 2"), Row("appends", "node", 10.0, "/s", 30.0)]
-    found = comparisons([ours, *peers])
-    assert [(pair.ours, pair.peer, pair.goal) for pair in found] == [(ours, peers[0], ">= 2"), (ours, peers[1], "")]
+    rows = comparisons([ours, *peers])
+    assert [(pair.ours, pair.peer, pair.goal) for pair in rows] == [(ours, peers[0], ">= 2"), (ours, peers[1], "")]
 
 
 def test_a_ratio_in_our_row_is_ours_over_the_row_without_one() -> None:

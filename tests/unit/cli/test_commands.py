@@ -11,6 +11,7 @@ import pytest
 
 from headwater.cli import COMMANDS
 from tests.command_line import command, invoke
+from tests.waiting import PROGRAM_LIMIT_S
 
 
 def test_every_command_is_there() -> None:
@@ -43,7 +44,9 @@ def test_commands_of_a_client_import_no_server(name: str) -> None:
             pass
         print(*[module for module in sys.modules if module.startswith("headwater.server")], file=sys.stderr)
     """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=True
+    )
     assert f"headwater {name}" in ran.stdout
     assert ran.stderr.split() == []
 
@@ -64,7 +67,9 @@ def test_a_program_imports_no_more_than_it_needs(program: str, unused: str) -> N
     as_command = f"sys.argv = {program.split()}; from headwater.cli import main; main()"
     runs = as_command if program.startswith("headwater ") else program
     text = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {runs}"
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=PROGRAM_LIMIT_S, check=True
+    )
     imported = set(ran.stderr.split())
     assert "headwater" in imported
     assert imported & set(unused.split()) == set()
@@ -72,7 +77,11 @@ def test_a_program_imports_no_more_than_it_needs(program: str, unused: str) -> N
 
 def test_a_mistyped_command_gets_a_suggestion() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "headwater", "raed"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "headwater", "raed"],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_LIMIT_S,
+        check=False,
     )
     assert ran.returncode == 2
     assert "Did you mean 'read'" in ran.stderr

@@ -45,13 +45,13 @@ def test_the_board_fits_and_shows_every_flow(width: int) -> None:
     lines = text.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     assert "\x1b" not in text.getvalue()
-    for told in (
+    for part in (
         "shop         shop/customers        375       50  {",
         "Delta table         1,000       90  Spark is catching up",
         "Delta table  published/shop  1,234,567       80  version 3",
         "2 versions behind",
     ):
-        assert told in text.getvalue()
+        assert part in text.getvalue()
 
 
 def test_a_lag_is_shown_before_spark_has_begun() -> None:

@@ -52,7 +52,7 @@ def test_every_error_is_one_line_with_a_way_out(
 
 def test_every_error_of_ours_has_a_way_out() -> None:
     def below(kind: type[errors.HeadwaterError]) -> list[type[errors.HeadwaterError]]:
-        return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
+        return [kind, *(below_it for child in kind.__subclasses__() for below_it in below(child))]
 
     for kind in below(errors.HeadwaterError):
         what, way_out = failing.described(kind())

@@ -56,10 +56,10 @@ def test_a_key_may_have_a_tab_where_the_table_escapes() -> None:
 
 
 def test_the_order_of_columns_and_white_space_are_no_change() -> None:
-    found = difference(read("sku,a,b\n1,x,y\n"), {"1": row("1", '{ "b": "y", "a": "x" }')})
-    assert (found.changes, found.unchanged) == ([], 1)
-    found = difference({"1": "{}"}, {"1": row("1", "not JSON")})
-    assert (found.changes, found.changed) == ([("+", "1", "{}")], 1)
+    changes = difference(read("sku,a,b\n1,x,y\n"), {"1": row("1", '{ "b": "y", "a": "x" }')})
+    assert (changes.changes, changes.unchanged) == ([], 1)
+    changes = difference({"1": "{}"}, {"1": row("1", "not JSON")})
+    assert (changes.changes, changes.changed) == ([("+", "1", "{}")], 1)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ RECORDS = st.dictionaries(st.text("abc", min_size=1, max_size=2), st.sampled_fro
 
 @given(RECORDS, RECORDS)
 def test_the_changes_make_the_table_equal_to_the_file(wanted: dict[str, str], stored: dict[str, str]) -> None:
-    found = difference(wanted, {key: row(key, record) for key, record in stored.items()})
-    for action, key, record in found.changes:
+    changes = difference(wanted, {key: row(key, record) for key, record in stored.items()})
+    for action, key, record in changes.changes:
         if action == "+":
             stored[key] = record
         else:
             del stored[key]
     assert stored == wanted
-    assert found.added + found.changed + found.unchanged == len(wanted)
-    assert len(found.changes) == found.added + found.changed + found.deleted
+    assert changes.added + changes.changed + changes.unchanged == len(wanted)
+    assert len(changes.changes) == changes.added + changes.changed + changes.deleted
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -118,8 +118,8 @@ def test_a_delimiter_may_be_given() -> None:
 def test_an_export_can_be_imported_again(delimiter: str) -> None:
     records = {"a": '{"name":"x, \\"y\\"; z","note":"two\\nlines"}', "b": '{"name":"","note":"é"}'}
     text = format_separated(records, "sku", delimiter)
-    found = read_rows(io.StringIO(text, newline=""), Format.CSV, "sku", Escape.NONE)
-    assert difference(found, {key: Row(1, "t", "+", key, record) for key, record in records.items()}).changes == []
+    rows = read_rows(io.StringIO(text, newline=""), Format.CSV, "sku", Escape.NONE)
+    assert difference(rows, {key: Row(1, "t", "+", key, record) for key, record in records.items()}).changes == []
 
 
 def test_columns_of_an_export() -> None:

@@ -79,5 +79,5 @@ def test_the_reason_why_nothing_started(lines: list[str], reason: str | None) ->
     with contextlib.suppress(RuntimeError), output.collecting():
         subprocess.run([sys.executable, "-c", program], check=True)
         raise RuntimeError
-    told = output.reason()
-    assert told is None if reason is None else (told or "").startswith(reason)
+    text = output.reason()
+    assert text is None if reason is None else (text or "").startswith(reason)

@@ -65,14 +65,14 @@ def test_anything_else_is_refused_with_what_to_write(text: str, reason: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--since", "soon"], "headwater: --since: expected 30s, 15m, 1h, 2d or a timestamp"),
         (["--since", "1h", "--offset", "-1"], "headwater: --offset and --since exclude each other"),
     ],
 )
-def test_a_wrong_call_is_one_line(arguments: list[str], told: str) -> None:
+def test_a_wrong_call_is_one_line(arguments: list[str], message: str) -> None:
     ran = invoke(["read", "orders", *arguments])
     assert ran.exit_code == failing.WRONG_CALL
     [line] = ran.stderr.splitlines()
-    assert line.startswith(told)
+    assert line.startswith(message)

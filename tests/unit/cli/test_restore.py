@@ -29,9 +29,9 @@ def _inline_fold(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def target(tmp_path: Path) -> DirectoryTarget:
     live(tmp_path / "data", writing("one;"))
-    found = DirectoryTarget(tmp_path / "target")
-    back_up(tmp_path / "data", found)
-    return found
+    directory_target = DirectoryTarget(tmp_path / "target")
+    back_up(tmp_path / "data", directory_target)
+    return directory_target
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -79,9 +79,9 @@ def test_a_promotion_without_a_lease_needs_force(target: DirectoryTarget, tmp_pa
         assert standby.step().batches == 0
     code, said = run("promote", str(to), "--force")
     assert (code, f"promoted {to}" in said) == (0, True)
-    found = leases.newest(target)
-    assert found is not None
-    assert found.directory == leases.directory_id(to)
+    lease = leases.newest(target)
+    assert lease is not None
+    assert lease.directory == leases.directory_id(to)
     live(to, writing("two;"))
 
 
@@ -105,9 +105,9 @@ def test_a_restored_directory_takes_the_lease(target: DirectoryTarget, tmp_path:
     leases.create(target, leases.Lease(1, "old", "server", 0.01))
     code, said = run("promote", str(to), "--target", target.url)
     assert (code, "took term 2 of the lease" in said) == (0, True)
-    found = leases.newest(target)
-    assert found is not None
-    assert (found.term, found.directory, found.holder) == (2, leases.directory_id(to), "")
+    lease = leases.newest(target)
+    assert lease is not None
+    assert (lease.term, lease.directory, lease.holder) == (2, leases.directory_id(to), "")
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,8 @@ def test_an_unknown_name_in_the_file_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "names"), [(["--memory"], "memory"), (["--data-dir", "{}"], "{}/kept")])
 def test_the_start_line_names_the_data_directory(tmp_path: Path, options: list[str], names: str) -> None:
-    given = [option.format(tmp_path / "kept") for option in options]
-    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", *given]
+    arguments = [option.format(tmp_path / "kept") for option in options]
+    command = [sys.executable, "-m", "headwater", "serve", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -184,10 +184,10 @@ def test_a_server_ends_with_its_terminal_and_reloads_otherwise() -> None:
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-m", "headwater", "serve", "--memory", "--port", "0"])
     with open(terminal, "rb", buffering=0) as output:
-        found = re.search(rb"serving streams at (http://[0-9.:]+)/", output.read(200))
-        assert found is not None
+        match = re.search(rb"serving streams at (http://[0-9.:]+)/", output.read(200))
+        assert match is not None
         os.kill(pid, signal.SIGHUP)
-        assert httpx.get(f"{found[1].decode()}/readyz").status_code == 200  # a server that ends answers 503, or not
+        assert httpx.get(f"{match[1].decode()}/readyz").status_code == 200  # a server that ends answers 503, or not
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

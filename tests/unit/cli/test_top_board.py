@@ -64,8 +64,8 @@ def test_what_is_behind_comes_before_streams_and_troubles_before_both() -> None:
         streams=[Busy("table", "prices", 2000, 10.0, 1.5, 2)],
     )
     text = shown(look(0), now)
-    found = [text.index(part) for part in ("! no room", "follower g", "view v", "follower f", "table prices")]
-    assert found == sorted(found)
+    positions = [text.index(part) for part in ("! no room", "follower g", "view v", "follower f", "table prices")]
+    assert positions == sorted(positions)
     assert "7 rows" in text
     assert "2.0 kB" in text
 
@@ -75,9 +75,9 @@ def test_every_line_fits(width: int) -> None:
     hostile = "a[/x]\x1b[2J\x9b\n" + "長い" * 50
     streams = [Busy("stream", hostile, 10**15, 1e12, 1e9, 10**6)] * 50
     now = look(1000, streams=streams, views=[Behind(hostile, hostile, lag_bytes=10**12)], full=hostile)
-    found = lines(URL, look(0), now, width, 24)
-    assert len(found) == 24
-    for line in found:
+    board = lines(URL, look(0), now, width, 24)
+    assert len(board) == 24
+    for line in board:
         assert cell_len(line) <= width
         assert line.isprintable()
 

@@ -372,13 +372,13 @@ def test_a_stream_whose_data_is_gone_begins_again_and_the_others_continue(gone: 
         gone,
         data("a", [7], 8) + control("a", 8, "streamClosed") + control("b", 1, "streamClosed"),
     )
-    told: list[HeadwaterError] = []
+    failures: list[HeadwaterError] = []
     with script.client() as client:
-        follow = client.follow({"a": "-1", "b": "now"}, on_gone=told.append)
+        follow = client.follow({"a": "-1", "b": "now"}, on_gone=failures.append)
         batches = [(batch.stream, batch.items, batch.restarted, batch.deleted) for batch in follow]
     assert batches[3:5] == [("a", [], True, False), ("a", [7], False, False)]
     assert script.asked[1:] == [{"a": OFFSETS[1], "b": OFFSETS[1]}, {"a": "-1", "b": OFFSETS[1]}]
-    assert [isinstance(error, OffsetGoneError) for error in told] == [True]
+    assert [isinstance(error, OffsetGoneError) for error in failures] == [True]
 
 
 def test_an_error_in_an_event_names_the_first_offset_and_lets_its_stream_begin_again() -> None:

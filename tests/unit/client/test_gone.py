@@ -32,20 +32,20 @@ class Numbers:
         self._is_ours = is_ours
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        asked = request.url.params["offset"]
+        start = request.url.params["offset"]
         live = request.url.params.get("live", "")
-        self.before(asked)
-        self.asked.append((asked, live))
+        self.before(start)
+        self.asked.append((start, live))
         if request.headers.get("cache-control") == "no-cache":
-            self.revalidated.append(asked)
-        begin = self.first if asked == "-1" else int(asked.partition("_")[2]) // 10
-        if asked != "-1" and (begin < self.first or not asked.startswith(f"{self.id:016d}_")):
-            return self._gone(asked)
+            self.revalidated.append(start)
+        begin = self.first if start == "-1" else int(start.partition("_")[2]) // 10
+        if start != "-1" and (begin < self.first or not start.startswith(f"{self.id:016d}_")):
+            return self._gone(start)
         if live == "sse":
             return self._feed(begin)
         end = min(self.count, begin + 3)
         headers = {"content-type": "application/json", "stream-next-offset": offset(end * 10, self.id)}
-        if asked == "-1" and self._is_ours:
+        if start == "-1" and self._is_ours:
             headers["stream-first-offset"] = offset(self.first * 10, self.id)
         if end == self.count:
             headers["stream-up-to-date"] = "true"
@@ -59,10 +59,10 @@ class Numbers:
         control = f'event: control\ndata: {{"streamNextOffset":"{offset(self.count * 10, self.id)}"{closed}}}\n\n'
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=data + control)
 
-    def _gone(self, asked: str) -> httpx.Response:
+    def _gone(self, start: str) -> httpx.Response:
         if not self._is_ours:
             return httpx.Response(410)
-        kind = "offset-trimmed" if asked.startswith(f"{self.id:016d}_") else "offset-gone"
+        kind = "offset-trimmed" if start.startswith(f"{self.id:016d}_") else "offset-gone"
         headers = {"content-type": "application/problem+json"}
         if kind == "offset-trimmed":
             headers["stream-first-offset"] = offset(self.first * 10, self.id)
@@ -109,17 +109,17 @@ def test_a_read_begins_again_at_what_is_there_and_tells_so(is_ours: bool, caplog
 
 def test_a_function_is_told_of_the_error_and_can_end_the_read() -> None:
     numbers = Numbers(9)
-    told: list[HeadwaterError] = []
+    failures: list[HeadwaterError] = []
     numbers.first = 6
     with numbers.client() as client:
-        assert client.stream("s").read(offset=offset(20), on_gone=told.append).all() == [6, 7, 8]
+        assert client.stream("s").read(offset=offset(20), on_gone=failures.append).all() == [6, 7, 8]
 
         def refuse(error: Exception) -> None:
             raise KeyError("stop")
 
         with pytest.raises(KeyError):
             client.stream("s").read(offset=offset(20), on_gone=refuse).all()
-    assert [type(error) for error in told] == [OffsetTrimmedError]
+    assert [type(error) for error in failures] == [OffsetTrimmedError]
 
 
 def test_a_stream_that_was_created_again_is_read_by_the_same_mechanism() -> None:
@@ -135,8 +135,8 @@ def test_a_stream_that_was_created_again_is_read_by_the_same_mechanism() -> None
 def test_a_catch_up_that_is_trimmed_in_the_middle() -> None:
     numbers = Numbers(12)
 
-    def trim(asked: str) -> None:
-        if asked == offset(60):
+    def trim(start: str) -> None:
+        if start == offset(60):
             numbers.first = 10
 
     numbers.before = trim
@@ -151,7 +151,7 @@ def test_a_catch_up_that_is_trimmed_in_the_middle() -> None:
 def test_a_live_read_that_ends_because_of_a_trim(live: Any) -> None:
     numbers = Numbers(3)
 
-    def trim(asked: str) -> None:
+    def trim(offset: str) -> None:
         if len(numbers.asked) == 2:  # after a catch-up and one live request
             numbers.count, numbers.first, numbers.closed = 12, 10, True
 
@@ -213,8 +213,8 @@ def test_messages_that_were_delivered_in_part_are_not_counted_in_other_ones() ->
 def test_a_server_that_trims_faster_than_it_is_read_is_asked_slowly() -> None:
     numbers, waits = Numbers(400), []
 
-    def trim(asked: str) -> None:
-        if asked != "-1" and numbers.first < 60:
+    def trim(offset: str) -> None:
+        if offset != "-1" and numbers.first < 60:
             numbers.first += 10
 
     numbers.before = trim

@@ -51,7 +51,9 @@ class Model:
         return AppendResult("x")
 
 
-def outbox(told: list[DeliveryReport] | None = None, who: ProducerIdentity | None = None, **settings: float) -> Outbox:
+def outbox(
+    reports: list[DeliveryReport] | None = None, who: ProducerIdentity | None = None, **settings: float
+) -> Outbox:
     chosen = ProducerSettings(
         **{  # type: ignore[arg-type]
             "batch_bytes": 10,
@@ -62,7 +64,7 @@ def outbox(told: list[DeliveryReport] | None = None, who: ProducerIdentity | Non
             **settings,
         }
     )
-    on_delivery = None if told is None else told.append
+    on_delivery = None if reports is None else reports.append
     return Outbox(who or ProducerIdentity("p", 0, claiming=False), chosen, Retry(first_s=1, most_s=1), on_delivery)
 
 
@@ -80,8 +82,8 @@ def settle(box: Outbox, batch: PendingBatch, answer: AppendResult | HeadwaterErr
 @pytest.mark.parametrize("seed", range(300))
 def test_every_message_is_stored_once_and_in_order(seed: int) -> None:
     chance = random.Random(seed)
-    told: list[DeliveryReport] = []
-    box, server = outbox(told, in_flight_max=chance.randint(1, 5)), Model()
+    reports: list[DeliveryReport] = []
+    box, server = outbox(reports, in_flight_max=chance.randint(1, 5)), Model()
     messages = [b"%04d" % number for number in range(60)]
     waiting = list(messages)
     flight: list[PendingBatch] = []
@@ -110,7 +112,7 @@ def test_every_message_is_stored_once_and_in_order(seed: int) -> None:
                 settle(box, batch, server.append(batch), now)
     assert box.failure is None
     assert server.stored == messages
-    assert sum(delivery.count for delivery in told) == len(messages)
+    assert sum(delivery.count for delivery in reports) == len(messages)
     assert box.metrics.in_flight == box.metrics.bytes_waiting == 0
 
 
@@ -126,8 +128,8 @@ def test_a_gap_that_no_batch_of_ours_explains_is_final() -> None:
 
 
 def test_a_failure_tells_everyone_behind_it_and_spares_those_before() -> None:
-    told: list[DeliveryReport] = []
-    box = outbox(told, batch_bytes=1)
+    reports: list[DeliveryReport] = []
+    box = outbox(reports, batch_bytes=1)
     box.add(b"0", None, 0.0)
     first = box.take(0.0)
     assert first is not None
@@ -139,10 +141,10 @@ def test_a_failure_tells_everyone_behind_it_and_spares_those_before() -> None:
     assert two is not None
     assert three is not None
     fail(box, two, StreamNotFoundError())
-    assert sum(delivery.count for delivery in told if delivery.error) == 4
+    assert sum(delivery.count for delivery in reports if delivery.error) == 4
     settle(box, one, AppendResult("1"))
     settle(box, three, AppendResult("3"))
-    assert sum(delivery.count for delivery in told) == 6
+    assert sum(delivery.count for delivery in reports) == 6
     assert box.metrics.messages_delivered == 2
     assert box.metrics.bytes_waiting == 0
 

@@ -49,15 +49,15 @@ def test_a_hook_that_raises_ends_the_producer(shell: str, server: Server) -> Non
 
     with client_of(shell, f"http://{server.host}:{server.port}", token=fail) as client:
         producer = client.stream("x", content_type="application/json").producer()
-        told: list[DeliveryReport] = []
-        producer.append(1, told.append)
+        reports: list[DeliveryReport] = []
+        producer.append(1, reports.append)
         with pytest.raises(ClientError, match="no token today"):
             producer.flush(5)
         with pytest.raises(ClientError):
             producer.append(2)
         with pytest.raises(ClientError):
             producer.close(LIMIT_S)
-        assert [str(delivery.error) for delivery in told] == ["OSError: no token today"]
+        assert [str(delivery.error) for delivery in reports] == ["OSError: no token today"]
 
 
 def test_a_client_closed_first_is_an_error_and_not_a_hang(client: Client, stream: Stream) -> None:
@@ -69,10 +69,10 @@ def test_a_client_closed_first_is_an_error_and_not_a_hang(client: Client, stream
 
 
 def test_closing_in_time_gives_up_and_tells(shell: str) -> None:
-    told: list[DeliveryReport] = []
+    reports: list[DeliveryReport] = []
     with client_of(shell, "http://server", retry=QUICK, http=_unavailable(shell)) as client:
         stream = client.stream("x", content_type="application/json")
-        producer = stream.producer(queue_bytes=4, on_delivery=told.append)
+        producer = stream.producer(queue_bytes=4, on_delivery=reports.append)
         producer.append(1)
         producer.append(2)
         stuck: list[BaseException] = []
@@ -89,7 +89,7 @@ def test_closing_in_time_gives_up_and_tells(shell: str) -> None:
             producer.close(0.3)
         waiting.join(LIMIT_S)
         assert len(stuck) == 1
-        assert sum(delivery.count for delivery in told) == 2
+        assert sum(delivery.count for delivery in reports) == 2
         assert producer.metrics.messages_failed == 2
         with pytest.raises((HeadwaterError, RuntimeError)):
             producer.append(4)
@@ -284,11 +284,11 @@ def test_a_used_id_and_epoch_is_an_error(client: Client, stream: Stream) -> None
     with stream.producer("p", epoch=3) as producer:
         producer.append(1)
     again = stream.producer("p", epoch=3)
-    told: list[DeliveryReport] = []
-    again.append(2, told.append)
+    reports: list[DeliveryReport] = []
+    again.append(2, reports.append)
     with pytest.raises(ProducerReusedError, match="epoch 3"):
         again.flush()
-    assert isinstance(told[0].error, ProducerReusedError)
+    assert isinstance(reports[0].error, ProducerReusedError)
     with pytest.raises(ProducerReusedError):
         again.close()
     assert stream.read().all() == [1]

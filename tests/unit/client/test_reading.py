@@ -40,12 +40,12 @@ def client(handler: Handler, **options: Any) -> Client:
 
 
 def answer(body: bytes = b"[]", offset: str = "1", *, up_to_date: bool = True, closed: bool = False) -> httpx.Response:
-    given = {"content-type": "application/json", "stream-next-offset": offset}
+    headers = {"content-type": "application/json", "stream-next-offset": offset}
     if up_to_date:
-        given["stream-up-to-date"] = "true"
+        headers["stream-up-to-date"] = "true"
     if closed:
-        given["stream-closed"] = "true"
-    return httpx.Response(200, headers=given, content=body)
+        headers["stream-closed"] = "true"
+    return httpx.Response(200, headers=headers, content=body)
 
 
 def events(*frames: str) -> httpx.Response:
@@ -54,10 +54,10 @@ def events(*frames: str) -> httpx.Response:
 
 def test_a_refused_token_is_fetched_again_and_headers_stay() -> None:
     tokens = iter(["old", "new"])
-    asked: list[tuple[str, str]] = []
+    queries: list[tuple[str, str]] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
-        asked.append((request.headers["authorization"], request.headers["x-tenant"]))
+        queries.append((request.headers["authorization"], request.headers["x-tenant"]))
         if request.headers["authorization"] == "Bearer old":
             return httpx.Response(401)
         return answer(b"[1]")
@@ -65,7 +65,7 @@ def test_a_refused_token_is_fetched_again_and_headers_stay() -> None:
     with client(handle, token=lambda: next(tokens), headers={"X-Tenant": "t"}) as there:
         assert there.stream("s").read().all() == [1]
         there.stream("s").read().all()
-    assert asked == [("Bearer old", "t"), ("Bearer new", "t"), ("Bearer new", "t")]
+    assert queries == [("Bearer old", "t"), ("Bearer new", "t"), ("Bearer new", "t")]
 
 
 def test_a_token_that_is_refused_for_good_ends_the_read() -> None:
@@ -78,11 +78,11 @@ def test_a_token_that_is_refused_for_good_ends_the_read() -> None:
 
 
 def test_errors_are_told_and_a_hook_can_end_it() -> None:
-    told: list[HeadwaterError] = []
-    with client(lambda request: httpx.Response(500), on_error=lambda report: told.append(report.error)) as there:
+    failures: list[HeadwaterError] = []
+    with client(lambda request: httpx.Response(500), on_error=lambda report: failures.append(report.error)) as there:
         with pytest.raises(InternalError):
             there.stream("s").read().all()
-    assert [type(error) for error in told] == [InternalError] * 3
+    assert [type(error) for error in failures] == [InternalError] * 3
 
     def stop(report: Any) -> None:
         raise KeyboardInterrupt
@@ -92,14 +92,14 @@ def test_errors_are_told_and_a_hook_can_end_it() -> None:
 
 
 def test_once_answered_a_read_never_gives_up() -> None:
-    asked = 0
+    requests = 0
 
     def handle(request: httpx.Request) -> httpx.Response:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal requests
+        requests += 1
+        if requests == 1:
             return answer(b"[1]", "1", up_to_date=False)
-        if asked < 100:
+        if requests < 100:
             raise httpx.ConnectError("refused")
         return answer(b"[2]", "2")
 
@@ -187,16 +187,16 @@ def test_events_count_only_with_their_control_event() -> None:
             events('event: control\ndata: {"streamNextOffset":"3","streamClosed":true}\n\n'),
         ]
     )
-    asked: list[str] = []
+    queries: list[str] = []
 
     def feed(request: httpx.Request) -> httpx.Response:
-        asked.append(f"{request.url.params['offset']} {request.url.params.get('cursor')}")
+        queries.append(f"{request.url.params['offset']} {request.url.params.get('cursor')}")
         return next(feeds)
 
     handle, _ = _live(feed)
     with client(handle) as there:
         assert there.stream("s").read(live=True).all() == [1, 2, 3]
-    assert asked == ["1 None", "2 c2", "3 c3"]
+    assert queries == ["1 None", "2 c2", "3 c3"]
 
 
 def test_a_deletion_ends_a_feed_at_once() -> None:
@@ -214,15 +214,15 @@ def test_a_deletion_ends_a_feed_at_once() -> None:
 
 
 def test_a_server_that_neither_waits_nor_moves_is_not_hammered(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
+    requests = 0
     pauses: list[float] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
-        nonlocal asked
-        asked += 1
-        if asked == 5:
+        nonlocal requests
+        requests += 1
+        if requests == 5:
             return answer(b"[]", "1", closed=True)
-        return answer(b"[]", "1", up_to_date="live" in request.url.params or asked == 1)
+        return answer(b"[]", "1", up_to_date="live" in request.url.params or requests == 1)
 
     def perform(transport: Transport, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
@@ -323,8 +323,8 @@ def test_two_iterators_over_one_reader_share_what_arrives() -> None:
 
 def _text(*parts: bytes) -> Handler:
     def handle(request: httpx.Request) -> httpx.Response:
-        given = request.url.params["offset"]
-        at = 0 if given == "-1" else int(given)
+        position = request.url.params["offset"]
+        at = 0 if position == "-1" else int(position)
         last = at + 1 >= len(parts)
         headers = {"content-type": "text/plain", "stream-next-offset": str(min(at + 1, len(parts)))}
         if last:
@@ -396,8 +396,8 @@ def test_a_server_that_cuts_anywhere_and_knows_no_until(until: int) -> None:
     """Offsets are positions; answers end at multiples of 5, and at the tail."""
 
     def handle(request: httpx.Request) -> httpx.Response:
-        given = request.url.params["offset"]
-        at = 0 if given == "-1" else int(given)
+        position = request.url.params["offset"]
+        at = 0 if position == "-1" else int(position)
         end = min(12, at // 5 * 5 + 5)
         return answer(str(list(range(at, end))).encode(), f"{end:02}", up_to_date=end == 12)
 
@@ -423,23 +423,23 @@ def test_a_plain_append_is_repeated_only_if_nothing_was_done() -> None:
 
     def run(first: httpx.Response | Exception) -> int:
         answers = iter([first, stored])
-        asked = 0
+        requests = 0
 
         def handle(request: httpx.Request) -> httpx.Response:
-            nonlocal asked
-            asked += 1
-            found = next(answers)
-            if isinstance(found, Exception):
-                raise found
-            return found
+            nonlocal requests
+            requests += 1
+            response = next(answers)
+            if isinstance(response, Exception):
+                raise response
+            return response
 
         with client(handle) as there:
             stream = there.stream("s", content_type="application/json")
             try:
                 stream.append(1)
             except HeadwaterError:
-                return -asked
-        return asked
+                return -requests
+        return requests
 
     assert run(ours) == 2
     assert run(httpx.Response(429)) == 2

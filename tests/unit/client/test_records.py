@@ -96,7 +96,7 @@ def test_a_server_that_never_says_it_is_done_is_not_asked_for_ever(connect: Conn
 
 
 @pytest.mark.parametrize(
-    ("time", "asked", "offset"),
+    ("time", "text", "offset"),
     [
         (START, "2026-11-15T19:30:00.000Z", "0"),
         (START + timedelta(microseconds=1), "2026-11-15T19:30:00.001Z", "1"),
@@ -106,11 +106,11 @@ def test_a_server_that_never_says_it_is_done_is_not_asked_for_ever(connect: Conn
         (START + timedelta(days=1), "2026-11-16T19:30:00.000Z", "7"),
     ],
 )
-def test_the_offset_at_a_time(connect: Connect, time: datetime, asked: str, offset: str) -> None:
+def test_the_offset_at_a_time(connect: Connect, time: datetime, text: str, offset: str) -> None:
     server = Records()
     assert connect(server).stream("a/b c").offset_at(time) == offset
     [query] = server.asked
-    assert query == {"path": "a/b c", "at": asked, "limit": "1"}
+    assert query == {"path": "a/b c", "at": text, "limit": "1"}
 
 
 def test_a_time_needs_a_time_zone(connect: Connect) -> None:
@@ -124,8 +124,8 @@ def test_a_time_needs_a_time_zone(connect: Connect) -> None:
 
 
 def _problem(status: int, code: str) -> httpx.Response:
-    given = {"content-type": "application/problem+json"}
-    return httpx.Response(status, headers=given, json={"type": f"urn:headwater:{code}", "detail": "because"})
+    headers = {"content-type": "application/problem+json"}
+    return httpx.Response(status, headers=headers, json={"type": f"urn:headwater:{code}", "detail": "because"})
 
 
 def _found() -> httpx.Response:

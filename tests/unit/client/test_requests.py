@@ -208,7 +208,7 @@ def test_query_parameters_are_in_lexicographic_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "given", "kind"),
+    ("call", "headers", "kind"),
     [
         (lambda stream: stream.create(), {}, ConfigurationError),
         (lambda stream: stream.append(1), {}, ContentTypeError),
@@ -219,9 +219,9 @@ def test_query_parameters_are_in_lexicographic_order() -> None:
     ],
 )
 def test_conflicts_are_told_apart(
-    call: Any, given: dict[str, str], kind: type, make: Callable[..., Client], there: Elsewhere
+    call: Any, headers: dict[str, str], kind: type, make: Callable[..., Client], there: Elsewhere
 ) -> None:
-    there.answer = lambda _: httpx.Response(409, headers=given, text="Conflict")
+    there.answer = lambda _: httpx.Response(409, headers=headers, text="Conflict")
     with pytest.raises(ConflictError) as raised:
         call(make().stream("s", content_type="application/json"))
     assert type(raised.value) is kind
@@ -259,8 +259,8 @@ def _streamed(pieces: Iterator[bytes], **headers: str) -> httpx.Response:
 
 def test_a_bomb_is_read_in_bounded_pieces(make: Callable[..., Client], there: Elsewhere) -> None:
     bomb = brotli.compress(b"\0" * 100_000_000, quality=1)
-    given = {**UP_TO_DATE, "content-type": "application/octet-stream", "content-encoding": "br"}
-    there.answer = lambda _: _streamed(iter([bomb]), **given)
+    headers = {**UP_TO_DATE, "content-type": "application/octet-stream", "content-encoding": "br"}
+    there.answer = lambda _: _streamed(iter([bomb]), **headers)
     sizes = [len(data) for data in make().stream("s").read(type=bytes)]
     assert sum(sizes) == 100_000_000
     assert max(sizes) <= limits.READ_PIECE_BYTES + 2 * limits.INFLATE_PIECE_BYTES
@@ -310,8 +310,8 @@ def test_a_message_without_end_is_refused(
 
 
 def test_retry_after_is_capped(make: Callable[..., Client], there: Elsewhere) -> None:
-    for asked in ("9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT", "100000"):
-        there.answer = lambda _, asked=asked: httpx.Response(400, headers={"retry-after": asked})  # type: ignore[misc]
+    for wait in ("9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT", "100000"):
+        there.answer = lambda _, wait=wait: httpx.Response(400, headers={"retry-after": wait})  # type: ignore[misc]
         with pytest.raises(HeadwaterError) as raised:
             make().stream("s").head()
         assert raised.value.retry_after_s == limits.RETRY_AFTER_MAX_S
@@ -356,21 +356,21 @@ def test_a_password_in_the_url_is_sent_and_never_shown(make: Callable[..., Clien
 
 def test_a_tail_is_asked_for_at_a_url_where_get_has_it_too(make: Callable[..., Client], there: Elsewhere) -> None:
     make().stream("s").head()
-    [asked] = there.asked
-    assert (asked.method, asked.url.query) == ("HEAD", b"offset=now")
+    [request] = there.asked
+    assert (request.method, request.url.query) == ("HEAD", b"offset=now")
 
 
-@pytest.mark.parametrize(("age", "asked"), [("0", ["HEAD"]), ("7", ["HEAD", "GET"])])
+@pytest.mark.parametrize(("age", "methods"), [("0", ["HEAD"]), ("7", ["HEAD", "GET"])])
 def test_a_head_that_a_cache_answered_is_not_taken_for_the_tail(
-    make: Callable[..., Client], there: Elsewhere, age: str, asked: list[str]
+    make: Callable[..., Client], there: Elsewhere, age: str, methods: list[str]
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         old = request.method == "HEAD"
         return httpx.Response(200, headers={"stream-next-offset": "4" if old else "9", "age": age if old else "0"})
 
     there.answer = answer
-    assert make().stream("s").head().tail_offset == ("9" if len(asked) == 2 else "4")
-    assert [request.method for request in there.asked] == asked
+    assert make().stream("s").head().tail_offset == ("9" if len(methods) == 2 else "4")
+    assert [request.method for request in there.asked] == methods
     assert all(request.headers.get("cache-control") == "no-cache" for request in there.asked[1:])
 
 

@@ -199,8 +199,8 @@ def test_requests_about_a_wake_have_its_token(make: Callable[..., Client], serve
     server.answer(f"POST {ROOT}/s/ack", refused("TOKEN_EXPIRED", 401))
     with pytest.raises(errors.WakeTokenExpiredError):
         claim.heartbeat()
-    given = [request.headers["authorization"] for request in server.requests]
-    assert given == ["Bearer client-token-0", "Bearer wake-token", "Bearer wake-token"]
+    credentials = [request.headers["authorization"] for request in server.requests]
+    assert credentials == ["Bearer client-token-0", "Bearer wake-token", "Bearer wake-token"]
     assert len(tokens) == 1  # a wake token that has expired is no reason for another token of the client
     assert server.bodies()[1] == {
         "wake_id": "w_1",

@@ -44,12 +44,12 @@ def lines(*seqnos: int, record: str = "r") -> bytes:
 def answer(
     *pieces: bytes, last: int | None = None, end: str = "whole", version: str = "1", **head: str
 ) -> httpx.Response:
-    given = {"content-type": f"text/sequence; charset=utf-8; schema=text; version={version}"}
+    headers = {"content-type": f"text/sequence; charset=utf-8; schema=text; version={version}"}
     if last is not None:
-        given["stp-last-seqno"] = str(last)
+        headers["stp-last-seqno"] = str(last)
     for name, value in head.items():
-        given[name.replace("_", "-")] = value
-    return httpx.Response(200, headers=given, stream=Body(*pieces, end=end))
+        headers[name.replace("_", "-")] = value
+    return httpx.Response(200, headers=headers, stream=Body(*pieces, end=end))
 
 
 def since_of(request: httpx.Request) -> int:
@@ -162,13 +162,13 @@ def test_rows_that_were_removed_before_they_were_read_are_an_error_or_the_read_b
         with pytest.raises(errors.OffsetTrimmedError) as caught:
             next(iter(reader))
         assert caught.value.first_seqno == 7
-    told: list[errors.HeadwaterError] = []
-    with client(trimmed(7)) as there, there.table("t").follow(since_id=3, on_gone=told.append) as reader:
+    failures: list[errors.HeadwaterError] = []
+    with client(trimmed(7)) as there, there.table("t").follow(since_id=3, on_gone=failures.append) as reader:
         batches = [(reader.restarted, reader.seqno, [row.seqno for row in rows]) for rows in reader.batches()]
     assert batches[0] == (True, 0, [])
     assert (False, 9, [7, 8, 9]) in batches
     assert not any(restarted for restarted, _, _ in batches[1:])
-    assert [type(error) for error in told] == [errors.OffsetTrimmedError]
+    assert [type(error) for error in failures] == [errors.OffsetTrimmedError]
 
 
 def test_rows_that_were_removed_after_they_were_read_are_no_loss() -> None:
@@ -219,11 +219,11 @@ def test_an_error_that_later_rows_would_hide_is_final(fault: Handler, error: typ
         return handle
 
     first = lambda request: answer(lines(1, 2, 3), last=3)  # noqa: E731
-    asked = 0
+    requests = 0
 
     def later(request: httpx.Request) -> httpx.Response:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         return rest(9)(request)
 
     with client(scripted(escaped(first), escaped(fault), escaped(later))) as there:
@@ -232,7 +232,7 @@ def test_an_error_that_later_rows_would_hide_is_final(fault: Handler, error: typ
             assert seqnos in ([1, 2, 3], [1, 2, 3, 5])
             for _ in range(2):
                 assert rows_until(reader, error) == []
-    assert asked == 0
+    assert requests == 0
 
 
 def test_rows_before_one_that_cannot_be_unescaped_are_delivered() -> None:

@@ -53,9 +53,9 @@ def test_a_table_from_create_to_delete(client: Client, server: TableServer) -> N
     assert [row.seqno for row in table.rows(since_id=-2)] == [4, 5]
     assert table.rows(since_id=99).all() == []
     assert {key: row.record for key, row in table.active().items()} == {"milk": "", "tea": "2.50"}
-    found = table.get("tea")
-    assert found is not None
-    assert found.seqno == 5
+    tea = table.get("tea")
+    assert tea is not None
+    assert tea.seqno == 5
     assert table.get("coffee") is None
     info = table.info()
     assert (info.name, info.schema, info.version, info.last_seqno, info.gapless) == ("prices", "price", 2, 5, True)

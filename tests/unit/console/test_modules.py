@@ -23,7 +23,7 @@ needs_node = pytest.mark.skipif(NODE is None, reason=needed("node"))
 pytestmark = needs_node
 
 
-def run(script: str, given: object = None) -> Any:
+def run(script: str, argument: object = None) -> Any:
     """What a function of `given` returns, as JSON. Modules are those of the console."""
     assert NODE is not None
     imports = "".join(
@@ -31,7 +31,10 @@ def run(script: str, given: object = None) -> Any:
     )
     source = f"{imports}console.log(JSON.stringify(({script})(JSON.parse(process.argv[1]))));"
     done = subprocess.run(
-        [NODE, "--input-type=module", "--eval", source, json.dumps(given)], capture_output=True, text=True, check=False
+        [NODE, "--input-type=module", "--eval", source, json.dumps(argument)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -67,8 +70,8 @@ def test_events_are_those_of_the_server() -> None:
     for operation in ("insert", "update", "upsert", "delete"):
         messages.append({"type": "t", "key": "k", "headers": {"operation": operation}})
     assert NODE is not None
-    given = json.dumps({"messages": messages, "module": (DIRECTORY / "fold.js").as_uri()})
-    done = subprocess.run([NODE, "--eval", READ, given], capture_output=True, text=True, check=False)
+    argument = json.dumps({"messages": messages, "module": (DIRECTORY / "fold.js").as_uri()})
+    done = subprocess.run([NODE, "--eval", READ, argument], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [is_change_event(message) or is_control_event(message) for message in messages]
 
@@ -112,8 +115,8 @@ def test_differences() -> None:
     after = {"status": "paid", "lines": [1, 3, 4], "same": {"a": 1}, "added": True}
     script = """([before, after]) => json.differences(json.parse(before), json.parse(after))
         .map(([path, was, is]) => [path, was && json.write(was), is && json.write(is)])"""
-    found = run(script, [json.dumps(before), json.dumps(after)])
-    assert found == [
+    lines = run(script, [json.dumps(before), json.dumps(after)])
+    assert lines == [
         ["status", '"new"', '"paid"'],
         ["lines[1]", "2", "3"],
         ["lines[2]", None, "4"],
@@ -176,8 +179,8 @@ def test_a_large_folder_costs_one_request() -> None:
     assert NODE is not None
 
     def children(prefix: str) -> Any:
-        given = json.dumps({"paths": paths, "prefix": prefix, "module": (DIRECTORY / "paths.js").as_uri()})
-        source = f"({PATHS})({given}).then((found) => console.log(JSON.stringify(found)))"
+        argument = json.dumps({"paths": paths, "prefix": prefix, "module": (DIRECTORY / "paths.js").as_uri()})
+        source = f"({PATHS})({argument}).then((found) => console.log(JSON.stringify(found)))"
         done = subprocess.run([NODE or "", "--eval", source], capture_output=True, text=True, check=True)
         return json.loads(done.stdout)
 

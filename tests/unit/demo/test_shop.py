@@ -26,10 +26,10 @@ def run(seed: int, occasions: int, books: Books, known: Books | None = None) -> 
 
 
 def business(books: Books) -> dict[str, dict[str, dict[str, object]]]:
-    found: dict[str, dict[str, dict[str, object]]] = {kind: {} for kind in STREAMS}
+    entities: dict[str, dict[str, dict[str, object]]] = {kind: {} for kind in STREAMS}
     for (_, kind, key), value in books.state().items():
-        found[kind][key] = value
-    return found
+        entities[kind][key] = value
+    return entities
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -72,23 +72,23 @@ def _fixed(response: bytes) -> Respond:
 
 @contextlib.asynccontextmanager
 async def peer(respond: Respond | bytes, *, tls: bool = True) -> AsyncIterator[Peer]:
-    found = Peer(_fixed(respond) if isinstance(respond, bytes) else respond)
+    running = Peer(_fixed(respond) if isinstance(respond, bytes) else respond)
     context = None
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(CERTIFICATES / "server.pem")
-        context.sni_callback = lambda _socket, name, _context: found.server_names.append(name)
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0, ssl=context)
-    found.port = server.sockets[0].getsockname()[1]
+        context.sni_callback = lambda _socket, name, _context: running.server_names.append(name)
+    server = await asyncio.start_server(running.serve, "127.0.0.1", 0, ssl=context)
+    running.port = server.sockets[0].getsockname()[1]
     try:
-        yield found
+        yield running
     finally:
         server.close()
-        tasks = list(found.tasks)
+        tasks = list(running.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks)
-        await wait_for_async(lambda: found.open, 0)
+        await wait_for_async(lambda: running.open, 0)
 
 
 class Names:
@@ -127,9 +127,9 @@ def trusting() -> ssl.SSLContext:
 
 @contextlib.asynccontextmanager
 async def public_client(
-    found: Peer, names: Names | None = None, limits: Limits = LIMITS
+    server: Peer, names: Names | None = None, limits: Limits = LIMITS
 ) -> AsyncIterator[OutboundClient]:
     """A client that reaches the peer as https://tables.example."""
     resolver = names or Names(tables_example=[[PUBLIC]])
-    async with open_outbound(limits=limits, resolver=resolver, connector=Wire(found.port), tls=trusting()) as client:
+    async with open_outbound(limits=limits, resolver=resolver, connector=Wire(server.port), tls=trusting()) as client:
         yield client

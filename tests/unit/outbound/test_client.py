@@ -43,8 +43,8 @@ def against(respond: Respond | bytes, act: Callable[[OutboundClient, Peer], Awai
     """Use a client whose tables.example responds like this, and check that nothing is left open."""
 
     async def main() -> None:
-        async with peer(respond) as found, public_client(found) as client:
-            await act(client, found)
+        async with peer(respond) as server, public_client(server) as client:
+            await act(client, server)
             assert not len(client._slots)
             assert client._pool is None or not client._pool._requests
 
@@ -84,7 +84,7 @@ def test_what_the_first_request_imports_does_not_hold_the_loop(monkeypatch: pyte
 
 def test_certificates_that_cannot_be_read_are_an_error_of_the_request_and_another_one_works() -> None:
     async def main() -> None:
-        async with peer(OK) as found, public_client(found) as client:
+        async with peer(OK) as server, public_client(server) as client:
             open_pool = client._open_pool
 
             def fail() -> Any:
@@ -102,16 +102,16 @@ def test_certificates_that_cannot_be_read_are_an_error_of_the_request_and_anothe
 def test_the_address_is_pinned_and_tls_and_host_use_the_name() -> None:
     async def main() -> None:
         names, sent = Names(tables_example=[[PUBLIC]]), {"Accept": "text/sequence", "Authorization": "Bearer x"}
-        async with peer(OK) as found:
-            wire = Wire(found.port)
+        async with peer(OK) as server:
+            wire = Wire(server.port)
             async with open_outbound(limits=LIMITS, resolver=names, connector=wire, tls=trusting()) as client:
                 for _ in range(3):
                     answer = await client.request("POST", URL, headers=sent, body=b"surl=x")
                     assert (answer.status, answer.headers, answer.body) == (200, {"content-length": "2"}, b"ok")
         assert wire.addresses == [(PUBLIC, 443)]
         assert names.asked == ["tables.example"]
-        assert found.server_names == ["tables.example"]
-        assert found.heads[0].decode().split("\r\n")[:-2] == [
+        assert server.server_names == ["tables.example"]
+        assert server.heads[0].decode().split("\r\n")[:-2] == [
             "POST /v1/table/a?since_id=3 HTTP/1.1",
             "host: tables.example",
             "user-agent: headwater",
@@ -128,9 +128,9 @@ def test_the_address_is_pinned_and_tls_and_host_use_the_name() -> None:
 def test_other_forms_of_good_targets(url: str) -> None:
     async def main() -> None:
         names = Names(tables_example=[[PUBLIC]], **{"xn--bcher-kva_example": [[PUBLIC]]})
-        async with peer(OK) as found, public_client(found, names) as client:
+        async with peer(OK) as server, public_client(server, names) as client:
             assert (await client.request("GET", url)).body == b"ok"
-        assert found.server_names in ([None], ["xn--bcher-kva.example"], ["tables.example"])
+        assert server.server_names in ([None], ["xn--bcher-kva.example"], ["tables.example"])
 
     run(main)
 
@@ -138,20 +138,20 @@ def test_other_forms_of_good_targets(url: str) -> None:
 def test_a_certificate_of_another_name_is_refused() -> None:
     async def main() -> None:
         names = Names(other_example=[[PUBLIC]])
-        async with peer(OK) as found, public_client(found, names) as client:
+        async with peer(OK) as server, public_client(server, names) as client:
             with pytest.raises(TargetUnreachableError, match="certificate verify failed") as caught:
                 await client.request("GET", "https://other.example/")
             assert caught.value.how == "connect"
-            assert not found.heads
+            assert not server.heads
 
     run(main)
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused() -> None:
     async def main() -> None:
-        async with peer(OK) as found:
+        async with peer(OK) as server:
             resolver = Names(tables_example=[[PUBLIC]])
-            async with open_outbound(limits=LIMITS, resolver=resolver, connector=Wire(found.port)) as client:
+            async with open_outbound(limits=LIMITS, resolver=resolver, connector=Wire(server.port)) as client:
                 with pytest.raises(TargetUnreachableError, match="certificate verify failed"):
                     await client.request("GET", URL)
 
@@ -163,17 +163,17 @@ def test_development_mode_requests_loopback_by_http_without_a_lookup(
     new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with peer(OK, tls=False) as found:
+        async with peer(OK, tls=False) as server:
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_a, **_k: pytest.fail("a lookup"))
             async with open_outbound(development=True, limits=LIMITS) as client:
-                assert (await client.request("GET", f"http://127.0.0.1:{found.port}/")).body == b"ok"
+                assert (await client.request("GET", f"http://127.0.0.1:{server.port}/")).body == b"ok"
             monkeypatch.undo()
             async with open_outbound(development=True, limits=LIMITS, resolver=SystemResolver()) as client:
-                assert (await client.request("GET", f"http://localhost:{found.port}/")).body == b"ok"
+                assert (await client.request("GET", f"http://localhost:{server.port}/")).body == b"ok"
             async with open_outbound(limits=LIMITS) as client:
                 with pytest.raises(TargetRefusedError):
-                    await client.request("GET", f"https://localhost:{found.port}/")
-            assert found.heads[1].startswith(b"GET / HTTP/1.1\r\nhost: localhost:")
+                    await client.request("GET", f"https://localhost:{server.port}/")
+            assert server.heads[1].startswith(b"GET / HTTP/1.1\r\nhost: localhost:")
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())
@@ -190,10 +190,10 @@ def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_cookies_are_not_kept() -> None:
-    async def act(client: OutboundClient, found: Peer) -> None:
+    async def act(client: OutboundClient, server: Peer) -> None:
         for _ in range(2):
             await client.request("GET", URL)
-        assert b"cookie" not in found.heads[1].lower()
+        assert b"cookie" not in server.heads[1].lower()
 
     against(OK.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b; Path=/\r\n\r\n"), act)
 
@@ -205,8 +205,8 @@ def test_a_dns_answer_that_changes_after_the_check_has_no_effect() -> None:
     async def main() -> None:
         closing = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
         names = Names(tables_example=[[PUBLIC], ["127.0.0.1"]])
-        async with peer(closing) as found:
-            wire = Wire(found.port)
+        async with peer(closing) as server:
+            wire = Wire(server.port)
             async with open_outbound(limits=LIMITS, resolver=names, connector=wire, tls=trusting()) as client:
                 assert (await client.request("GET", URL)).status == 200
                 assert len(names.asked) == 1  # one lookup for the check and the connection
@@ -221,8 +221,8 @@ def test_the_next_address_is_tried_and_all_failures_are_reported() -> None:
     async def main() -> None:
         dead = [f"93.184.216.{number}" for number in range(1, 7)]
         names = Names(tables_example=[[dead[0], PUBLIC]], dead_example=[dead])
-        async with peer(OK) as found:
-            wire = Wire(found.port, dead)
+        async with peer(OK) as server:
+            wire = Wire(server.port, dead)
             async with open_outbound(limits=LIMITS, resolver=names, connector=wire, tls=trusting()) as client:
                 assert (await client.request("GET", URL)).status == 200
                 with pytest.raises(
@@ -237,7 +237,7 @@ def test_the_next_address_is_tried_and_all_failures_are_reported() -> None:
 
 def test_names_that_are_not_resolved() -> None:
     async def main() -> None:
-        async with peer(OK) as found, public_client(found, Names(empty_example=[[]])) as client:
+        async with peer(OK) as server, public_client(server, Names(empty_example=[[]])) as client:
             with pytest.raises(TargetUnreachableError, match="name not known") as caught:
                 await client.request("GET", URL)
             assert (caught.value.how, caught.value.retryable) == ("connect", True)
@@ -324,12 +324,12 @@ def test_lookups_of_one_user_leave_room_for_those_of_others(monkeypatch: pytest.
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status: int) -> None:
-    async def act(client: OutboundClient, found: Peer) -> None:
+    async def act(client: OutboundClient, server: Peer) -> None:
         with pytest.raises(RedirectRefusedError, match="redirects: the response is 3") as caught:
             await client.request("GET", URL)
         assert caught.value.location == "https://127.0.0.1/"
         assert not caught.value.retryable
-        assert len(found.heads) == 1
+        assert len(server.heads) == 1
 
     against(b"HTTP/1.1 %d X\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n" % status, act)
 
@@ -406,7 +406,7 @@ async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @pytest.mark.parametrize(
-    ("respond", "how", "given"),
+    ("respond", "how", "limits"),
     [
         (hang, "timeout", {}),
         (endless(b"HTTP/1.1 200 OK\r\nA: ", b"a", 0.05), "timeout", {"total_s": 0.4}),
@@ -416,10 +416,10 @@ async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         (cut, "lost", {}),
     ],
 )
-def test_time_outs_and_lost_connections_can_be_retried(respond: Respond, how: str, given: dict[str, float]) -> None:
+def test_time_outs_and_lost_connections_can_be_retried(respond: Respond, how: str, limits: dict[str, float]) -> None:
     async def act(client: OutboundClient, _found: Peer) -> None:
         with pytest.raises(TargetUnreachableError) as caught:
-            await client.request("GET", URL, **given)  # type: ignore[arg-type]
+            await client.request("GET", URL, **limits)  # type: ignore[arg-type]
         assert (caught.value.how, caught.value.retryable) == (how, True)
 
     against(respond, act)
@@ -428,11 +428,11 @@ def test_time_outs_and_lost_connections_can_be_retried(respond: Respond, how: st
 @pytest.mark.parametrize(("total_s", "how"), [(None, "connect"), (0.1, "timeout")])
 def test_a_tls_handshake_that_never_ends_times_out(total_s: float | None, how: str) -> None:
     async def main() -> None:
-        async with peer(OK, tls=False) as found, public_client(found) as client:
+        async with peer(OK, tls=False) as server, public_client(server) as client:
             with pytest.raises(TargetUnreachableError) as caught:
                 await client.request("GET", URL, total_s=total_s)
             assert caught.value.how == how
-            await wait_for_async(lambda: (found.connections, found.open), (1, 0))
+            await wait_for_async(lambda: (server.connections, server.open), (1, 0))
 
     run(main)
 
@@ -482,19 +482,19 @@ def test_a_stream_is_read_in_bounded_pieces_as_they_come() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"),
+    ("limits", "kind"),
     [
         ({"body_bytes_max": 100_000}, TargetAnswerError),
         ({"total_s": 0.3}, TargetUnreachableError),
     ],
 )
-def test_an_endless_stream_ends_at_the_limits_of_the_caller(given: dict[str, Any], kind: type[OutboundError]) -> None:
-    async def act(client: OutboundClient, found: Peer) -> None:
-        async with client.stream("GET", URL, **given) as answer:
+def test_an_endless_stream_ends_at_the_limits_of_the_caller(limits: dict[str, Any], kind: type[OutboundError]) -> None:
+    async def act(client: OutboundClient, server: Peer) -> None:
+        async with client.stream("GET", URL, **limits) as answer:
             with pytest.raises(kind):
                 async for _ in answer:
                     pass
-        await wait_for_async(lambda: found.open, 0)  # the connection is closed
+        await wait_for_async(lambda: server.open, 0)  # the connection is closed
 
     against(endless(CHUNKED, b"3e8\r\n" + bytes(1000) + b"\r\n"), act)
 
@@ -510,7 +510,7 @@ def test_a_silent_stream_ends_after_the_idle_time() -> None:
 
 
 def test_a_stream_that_is_left_or_cancelled_releases_its_connection() -> None:
-    async def act(client: OutboundClient, found: Peer) -> None:
+    async def act(client: OutboundClient, server: Peer) -> None:
         async def read() -> None:
             async with client.stream("GET", URL) as answer:
                 async for _ in answer:
@@ -521,11 +521,11 @@ def test_a_stream_that_is_left_or_cancelled_releases_its_connection() -> None:
                 async for _ in answer:
                     break
             reading = asyncio.create_task(read())
-            await wait_for_async(lambda: found.connections, 2 * number + 2)
+            await wait_for_async(lambda: server.connections, 2 * number + 2)
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
-        await wait_for_async(lambda: (found.connections, found.open), (12, 0))
+        await wait_for_async(lambda: (server.connections, server.open), (12, 0))
 
     against(endless(CHUNKED, b"1\r\nx\r\n", 0.01), act)
 
@@ -547,27 +547,27 @@ def test_connections_are_bounded(in_all: int, per_host: int, hosts: int, most: i
         limits = msgspec.structs.replace(
             LIMITS, outbound_connections_max=in_all, outbound_connections_per_host_max=per_host
         )
-        async with peer(respond, tls=False) as found:
+        async with peer(respond, tls=False) as server:
             names = Names(**{f"h{number}_localhost": [["127.0.0.1"]] for number in range(hosts)})
             async with open_outbound(development=True, limits=limits, resolver=names) as client:
-                urls = [f"http://h{number % hosts}.localhost:{found.port}/" for number in range(24)]
+                urls = [f"http://h{number % hosts}.localhost:{server.port}/" for number in range(24)]
                 requests = asyncio.gather(*(client.request("GET", url) for url in urls))
-                await wait_for_async(lambda: found.open, most)
+                await wait_for_async(lambda: server.open, most)
                 free.set()
                 assert {answer.body for answer in await requests} == {b"ok"}
-                assert found.open_max == most
+                assert server.open_max == most
 
     run(main)
 
 
 def test_waiting_for_a_connection_times_out() -> None:
-    async def act(client: OutboundClient, found: Peer) -> None:
+    async def act(client: OutboundClient, server: Peer) -> None:
         async with contextlib.AsyncExitStack() as held:
             for _ in range(LIMITS.outbound_connections_per_host_max):
                 await held.enter_async_context(client.stream("GET", URL))
             with pytest.raises(TargetUnreachableError, match="no response in time"):
                 await client.request("GET", URL, total_s=0.1)
-            assert len(found.heads) == LIMITS.outbound_connections_per_host_max
+            assert len(server.heads) == LIMITS.outbound_connections_per_host_max
 
     against(endless(CHUNKED, b"1\r\nx\r\n", 0.05), act)
 
@@ -588,10 +588,10 @@ def test_waiting_for_a_connection_times_out() -> None:
     ],
 )
 def test_invalid_requests_are_refused(method: str, headers: dict[str, str], body: bytes) -> None:
-    async def act(client: OutboundClient, found: Peer) -> None:
+    async def act(client: OutboundClient, server: Peer) -> None:
         with pytest.raises(ValueError, match=r"method|header|body"):
             await client.request(method, URL, headers=headers, body=body)
-        assert not found.connections
+        assert not server.connections
 
     against(OK, act)
 

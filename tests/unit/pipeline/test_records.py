@@ -20,9 +20,9 @@ _ROWS = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 class Told:
     """A client of a server that tells the record times of a stream in pages of one, some of them."""
 
-    def __init__(self, client: Client, told: int) -> None:
+    def __init__(self, client: Client, count: int) -> None:
         self._client = client
-        self._told = told
+        self._told = count
 
     def stream(self, path: str) -> Told:
         self._path = path
@@ -36,14 +36,14 @@ class Told:
         raise MissingExtensionError("this server does not offer record times")
 
 
-def cut(client: Client, path: str, told: int) -> list[tuple[bytes, int | None]]:
+def cut(client: Client, path: str, count: int) -> list[tuple[bytes, int | None]]:
     stream = client.stream(path)
     stream.create(content_type="text/plain")
     for text in (b"one ", b"two ", b"three"):
         stream.append(text)
     row = {"stream": path, "offset": "-1", "position": 0, "order": 0, "content_type": "text/plain"}
     rows = pa.Table.from_pylist([{**row, "value": b"one two three"}], _ROWS)
-    cutter: Any = RecordCutter(Told(client, told))  # type: ignore[arg-type]
+    cutter: Any = RecordCutter(Told(client, count))  # type: ignore[arg-type]
     return [(one["value"], one[APPEND_END]) for one in cutter.cut(rows).to_pylist()]
 
 

@@ -87,10 +87,10 @@ def test_restarts_at_any_point_give_the_naive_fold(messages: list[Any], sizes: l
         visible = one.position.offset
         assert contents(one) == with_keys(naive(messages[: int(visible) if visible != "-1" else 0]))
         if turn < len(restarts) and restarts[turn]:
-            found = one.checkpoint()
+            checkpoint = one.checkpoint()
             one = following(on_bad_event="skip")
-            one.begin(decode_checkpoint(found[0], URL, DEFINITION) if found is not None else None)
-            position = int(one.position.offset) if found is not None else 0
+            one.begin(decode_checkpoint(checkpoint[0], URL, DEFINITION) if checkpoint is not None else None)
+            position = int(one.position.offset) if checkpoint is not None else 0
             assert one.position.skip == 0
         turn += 1
     assert contents(one) == with_keys(naive(messages))
@@ -169,9 +169,9 @@ def test_a_restart_gives_what_the_stream_gives_whatever_the_schema_makes_of_it(s
     first = made()
     first.apply(Batch(EVENTS.decode_array(msgspec.json.encode([message])), Position("1")))
     second = made()
-    found = first.checkpoint()
-    assert found is not None
-    second.begin(decode_checkpoint(found[0], URL, definition))
+    checkpoint = first.checkpoint()
+    assert checkpoint is not None
+    second.begin(decode_checkpoint(checkpoint[0], URL, definition))
     assert second.database.tables["users"].rows() == first.database.tables["users"].rows()
 
 
@@ -187,10 +187,10 @@ def test_a_snapshot_that_never_ends_does_not_turn_checkpoints_off() -> None:
     good = {"type": "user", "key": "1", "value": 1, "headers": {"operation": "insert"}}
     events = msgspec.json.encode([{"headers": {"control": "snapshot-start"}}, good])
     one.apply(Batch(EVENTS.decode_array(events), Position("1")))
-    found = one.checkpoint()
-    assert found is not None
+    checkpoint = one.checkpoint()
+    assert checkpoint is not None
     other = following()
-    other.begin(decode_checkpoint(found[0], URL, DEFINITION))
+    other.begin(decode_checkpoint(checkpoint[0], URL, DEFINITION))
     assert contents(other) == contents(one) == {("user", "1"): 1}
 
 
@@ -272,7 +272,7 @@ def test_a_snapshot_counts_if_it_is_whole() -> None:
 def test_the_raw_state_is_the_naive_fold_too(messages: list[Any]) -> None:
     state = RawState()
     state.apply(EVENTS.decode_array(msgspec.json.encode(messages)))
-    found = {
+    values = {
         (name, key): msgspec.json.decode(text) for name, table in state.texts.items() for key, text in table.items()
     }
-    assert found == naive(messages)
+    assert values == naive(messages)

@@ -49,11 +49,11 @@ SCHEMAS = [User, DataUser, ModelUser, DictUser, JSON_USER, function_user]
 @pytest.mark.parametrize("spec", SCHEMAS, ids=lambda spec: getattr(spec, "__name__", "json schema"))
 def test_every_kind_of_schema(spec: Any) -> None:
     collection = Collection("user", spec)
-    given = {"id": 7 if spec is DataUser else "7", "name": "Ann"}
-    event = collection.insert(given, txid="t", timestamp="now")
-    assert (event.type, event.key, event.value) == ("user", "7", given)
+    fields = {"id": 7 if spec is DataUser else "7", "name": "Ann"}
+    event = collection.insert(fields, txid="t", timestamp="now")
+    assert (event.type, event.key, event.value) == ("user", "7", fields)
     assert (event.headers.operation, event.headers.txid, event.headers.timestamp) == ("insert", "t", "now")
-    value = schema_of(spec).decode(msgspec.json.encode(given))
+    value = schema_of(spec).decode(msgspec.json.encode(fields))
     name = value["name"] if isinstance(value, dict) else value.name
     assert name == "Ann"
     for bad in ({"id": "7", "name": 7}, {"id": "7"}, 7, None):
@@ -61,7 +61,7 @@ def test_every_kind_of_schema(spec: Any) -> None:
             with pytest.raises(ValueError, match="user"):
                 helper(bad)
         with pytest.raises(ValueError, match="user"):
-            collection.update(given, old_value=bad)
+            collection.update(fields, old_value=bad)
 
 
 def test_values_may_be_instances() -> None:

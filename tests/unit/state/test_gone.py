@@ -63,8 +63,8 @@ def test_a_checkpoint_whose_position_is_gone_leaves_no_rows_over(stream: Stream,
         assert shown(db) == {**rows, "5": {"id": "5", "team": "red"}}
         assert list(db.table(users).by(team="red")) == ["2", "4", "5"]
         position = db.position
-    told = [(change.operation, change.key) for change in batches[-1]]
-    assert told == [("delete", "1"), ("update", "3"), ("insert", "4"), ("insert", "5")]  # and not those that stay
+    last = [(change.operation, change.key) for change in batches[-1]]
+    assert last == [("delete", "1"), ("update", "3"), ("insert", "4"), ("insert", "5")]  # and not those that stay
     assert ("insert", "1") in [(change.operation, change.key) for change in changes]  # of the checkpoint
     with database_of(stream, STATE, checkpoint=tmp_path / "state") as db:
         assert db.preload(60).events == 0  # the checkpoint is of the new state

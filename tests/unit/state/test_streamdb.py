@@ -477,10 +477,10 @@ def test_changes_arrive_in_batches_with_the_headers_of_their_events(stream: Stre
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_snapshot_is_built_on_the_last_one(server: Server, shell: str) -> None:
     """Only what came after the last snapshot is read of the stream, and the result is that of reading everything."""
-    asked: list[str] = []
+    queries: list[str] = []
 
     def decide(what: str, times: int) -> Fate:
-        asked.append(what)
+        queries.append(what)
         return Fate()
 
     with hostile(server, decide) as proxy, client_of(shell, proxy.url) as client:
@@ -496,10 +496,10 @@ def test_a_snapshot_is_built_on_the_last_one(server: Server, shell: str) -> None
                 [users.delete("1"), users.update(User("2", "new")), users.insert(User("x", "new"), txid="t")]
             )
             db.await_txid("t", 10)
-            asked.clear()
+            queries.clear()
             second = db.publish_snapshot()
         assert first.url != second.url
-        reads = [what for what in asked if "offset=-1" in what]
+        reads = [what for what in queries if "offset=-1" in what]
         assert all(".snapshots" in what for what in reads)
         state = [
             (event["type"], event.get("key"), event.get("value")) for event in second.read().all() if "type" in event
