@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS, OURS_TOO, OTHER = "#0072B2", "#56B4E9", "#B8B8B8"
-OTHERS = {"spark.read.text", "ready batches, bytes received", "rows discarded"}  # neither ours nor the peer of a row
+OTHERS = {  # neither ours nor the peer of a row
+    "spark.read.text",
+    "ready batches, bytes received",
+    "rows discarded",
+    "rows discarded, with keys",
+    "bytes uploaded",
+}
 PEERS = ("#E69F00", "#CC79A7", "#009E73", "#F0E442")
 GOAL, MISSED, TEXT, GREY = "#DDDDDD", "#B03A00", "#222222", "#666666"
 UNITS = {"/s": "per second", "appends/s": "per second", "ms": "milliseconds", "s": "seconds"}

@@ -1,8 +1,10 @@
-"""Count the instructions of a durable append: `python -m bench.instructions [TREE] [--runs 3]`.
+"""Count the instructions of a durable append: `python -m bench.instructions [TREE] [--runs 3] [--streams 64]`.
 
 Processor time on a busy or virtual machine varies by a tenth and more; instructions do not. The server runs under
 valgrind (callgrind), and is counted while 64 connections send appends of 100 bytes together. Only instructions of the
 process count, not those of the kernel. The data is in memory (/dev/shm), so that each sync is as fast as the next.
+`--streams` has the connections append to so many streams in turn. The time of an append increases more with the number
+of streams than its instructions, because what they read is not in the processor's cache.
 
 With TREE, a checkout of another version, both are counted, and the command fails if this one takes more than
 `--at-most` times as many.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -31,13 +34,14 @@ _COUNTED = re.compile(r"Collected : (\d+)")
 
 
 async def _append(server: Server, names: list[str]) -> None:
-    """Append to all streams at once, each over its own connection, and wait for all answers, again and again."""
-    pairs = [await asyncio.open_connection(server.host, server.port) for _ in names]
+    """Append over all connections at once, to the streams in turn, and wait for all answers, again and again."""
+    pairs = [await asyncio.open_connection(server.host, server.port) for _ in range(CONNECTIONS)]
+    turns = itertools.cycle(names)
     for number in range(WARM_ROUNDS + ROUNDS):
         if number == WARM_ROUNDS:
             _control(server, "on")
-        for name, (_, writer) in zip(names, pairs, strict=True):
-            writer.write(request("POST", server, name, BODY))
+        for _, writer in pairs:
+            writer.write(request("POST", server, next(turns), BODY))
         for reader, _ in pairs:
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith(b"HTTP/1.1 204"):
@@ -52,7 +56,7 @@ def _control(server: Server, state: str) -> None:
     subprocess.run(["callgrind_control", "-i", state, str(server.pid)], stdout=subprocess.DEVNULL, check=True)
 
 
-def per_append(tree: Path, profile: Path | None = None) -> float:
+def per_append(tree: Path, profile: Path | None = None, streams: int = CONNECTIONS) -> float:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         out = profile or Path(directory, "out")
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
@@ -69,7 +73,7 @@ def per_append(tree: Path, profile: Path | None = None) -> float:
         if address is None:
             raise RuntimeError(f"the server did not start: {line}{process.stderr.read()}")
         server = Server("headwater", address[1], int(address[2]), process.pid)
-        names = [f"counted/{number}" for number in range(CONNECTIONS)]
+        names = [f"counted/{number}" for number in range(streams)]
         create_streams(server, names)
         asyncio.run(_append(server, names))
         process.send_signal(signal.SIGTERM)
@@ -84,13 +88,14 @@ def main() -> None:
     parser.add_argument("tree", type=Path, nargs="?")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--profile", type=Path, help="write what callgrind found to this file")
+    parser.add_argument("--streams", type=int, default=CONNECTIONS)
     parser.add_argument("--at-most", type=float, default=0.85)
     arguments = parser.parse_args()
     trees = [ROOT] if arguments.tree is None else [ROOT, arguments.tree.resolve()]
     counted: dict[Path, list[float]] = {tree: [] for tree in trees}
     for _ in range(arguments.runs):
         for tree in trees:
-            counted[tree].append(per_append(tree, arguments.profile))
+            counted[tree].append(per_append(tree, arguments.profile, arguments.streams))
             print(f"{counted[tree][-1]:>10,.0f} instructions an append  {tree}", flush=True)
     if len(trees) > 1:
         ours, theirs = (statistics.median(counted[tree]) for tree in trees)

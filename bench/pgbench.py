@@ -11,18 +11,20 @@ from tests.postgres import PostgresServer
 
 
 class Pgbench:
-    """Inserts a row for each stream of a batch, as fast as some connections can."""
+    """Inserts the bytes of a batch in one statement, as fast as some connections can."""
 
-    def __init__(self, server: PostgresServer, streams: int, batch_bytes: int) -> None:
+    def __init__(self, server: PostgresServer, streams: int, batch_bytes: int, row_count: int | None = None) -> None:
+        """`row_count`: of a batch, spread over the streams; without it one for each stream."""
         self._server = server
         self._url = server.new_database()
         with psycopg.connect(self._url, autocommit=True) as connection:
             connection.execute("CREATE TABLE rows (stream_id bigint, start bigserial, data bytea)")
             connection.execute("ALTER TABLE rows ALTER COLUMN data SET STORAGE EXTERNAL")
             connection.execute("ALTER TABLE rows ADD PRIMARY KEY (stream_id, start)")
-        data = "x" * (batch_bytes // streams)
-        rows = ", ".join(f"({number}, '{data}')" for number in range(streams))
-        self._script = server.data.parent / f"batch-{streams}-{batch_bytes}.sql"
+        count = row_count or streams
+        data = "x" * (batch_bytes // count)
+        rows = ", ".join(f"({number % streams}, '{data}')" for number in range(count))
+        self._script = server.data.parent / f"batch-{streams}-{batch_bytes}-{count}.sql"
         self._script.write_text(f"INSERT INTO rows (stream_id, data) VALUES {rows};\n")
         self._script.chmod(0o644)
 

@@ -3,7 +3,8 @@ batches; reads; the cost of a version check; and servers that share it (`postgre
 
 What pgbench does for a batch is one INSERT of a row for each stream, with the bytes of all its appends, in a
 transaction of its own, on one connection. Both are durable. They run in turns, and the medians of the turns are
-compared.
+compared. A second pgbench inserts a row for each append, as an application does that keeps its events in a table. Where
+each stream has one append, that is the same.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from headwater.log.events import Appended, Created
 from headwater.log.moments import NEVER
 from headwater.log.state import StreamState, evolve
 from headwater.store.contract import Commit
+from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import PostgresDatabase
 from headwater.store.postgres.opening import open_store
 from headwater.store.postgres.store import PostgresStore
@@ -80,12 +82,17 @@ def _readable(directory: Path) -> Iterator[Path]:
 
 def _compare_batches(bench: Bench, server: PostgresServer, streams: int, appends: int) -> None:
     url = server.new_database()
+    seconds = bench.seconds / TURNS
     floor = Pgbench(server, streams, appends * len(BODY))
+    table = Pgbench(server, streams, appends * len(BODY), appends) if appends > streams else None
     ours: list[Batches] = []
     theirs: list[float] = []
+    tables: list[float] = []
     for _ in range(TURNS):
-        ours.append(uvloop.run(_batches(url, streams, appends, bench.seconds / TURNS)))
-        theirs.append(floor.per_s(bench.seconds / TURNS))
+        ours.append(uvloop.run(_batches(url, streams, appends, seconds)))
+        theirs.append(floor.per_s(seconds))
+        if table is not None:
+            tables.append(table.per_s(seconds))
     name = f"batches, {streams} streams, {appends} appends"
     own, peer = statistics.median(one.per_s for one in ours), statistics.median(theirs)
     cpu_ms = min(one.cpu_ms for one in ours)
@@ -93,6 +100,10 @@ def _compare_batches(bench: Bench, server: PostgresServer, streams: int, appends
     bench.note(Row(name, OURS, own * appends, "appends/s", own / peer, GOAL, note))
     note = f"the same bytes, one INSERT, {1000 / peer:.2f} ms each"
     bench.note(Row(name, "pgbench", peer * appends, "appends/s", note=note))
+    if tables:
+        peer = statistics.median(tables)
+        note = f"the same bytes, one INSERT, {1000 / peer:.2f} ms each"
+        bench.note(Row(name, "pgbench, a row for each append", peer * appends, "appends/s", own / peer, note=note))
 
 
 class Writer:
@@ -188,7 +199,7 @@ async def _reads(bench: Bench, url: str) -> None:
             await writer.append(64, body)
         note = f"rows of 64 records of {RECORD_BYTES} bytes"
         bench.note(Row("catch-up, not packed", OURS, await _catch_up(store, state), "MB/s", note=note))
-        packer = PostgresUpkeep(PostgresDatabase(url, "bench"), store.server, lambda: NEVER)
+        packer = PostgresUpkeep(PostgresDatabase(url, "bench"), store.server, lambda: NEVER, DatabaseClock())
         began_s, began_cpu_s = time.perf_counter(), _processor_s()
         while await packer.pack(state.id):
             pass
