@@ -46,8 +46,8 @@ class Replaced:
 
 @contextlib.contextmanager
 def _alone(url: str) -> Iterator[tuple[Callable[[str], bool], str]]:
-    """Nobody else uses the database meanwhile. Statements are repeated, because PostgreSQL lists a session only after it
-    has let it in: one that was about to connect is not among those that are ended first."""
+    """Nobody else uses the database meanwhile. PostgreSQL lists a session only after it has let it in: one that was
+    about to connect is not among those that are ended, so the statements are repeated."""
     name = url.rpartition("/")[2]
     with psycopg.connect(postgres().url("postgres"), autocommit=True) as connection:
 
