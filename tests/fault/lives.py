@@ -33,6 +33,7 @@ from headwater.server.tables import active, feeds, snapshots, writes
 from headwater.store.embedded.disk import Reserve
 from headwater.store.embedded.recovery import recover
 from headwater.store.embedded.store import EmbeddedStore, Parts
+from tests.fault import logs
 from tests.fault.clients import ABSENT, Clients
 from tests.fault.copies import back_up_and_check, damage_and_salvage, new_directory
 from tests.fault.oracle import BrokenPromiseError, KnownStream, check_joint
@@ -175,6 +176,7 @@ class History:
     def run(self) -> str:
         """Run all lives. Returns a digest of everything that happened."""
         with contextlib.ExitStack() as small:
+            small.enter_context(logs.dropped())
             for module, name, value in (*SMALL, *seams(self.random)):
                 small.enter_context(patch.object(module, name, value))
             try:
