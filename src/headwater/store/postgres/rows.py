@@ -27,11 +27,11 @@ from headwater import limits
 from headwater.errors import DamagedDataError
 from headwater.log.state import StreamState, without_producers
 
-_OUTLINE = struct.Struct("<QQqI")
+OUTLINE = struct.Struct("<QQqI")
 _TAIL = struct.Struct("<QqI")  # of the outline, after its first checksum
-_COLUMNS = struct.Struct("<qqqq")
+COLUMNS_SUMMED = struct.Struct("<qqqq")  # stream_id, start, size, last_ms
 _SUM = struct.Struct("<Q")
-_digest = xxhash.xxh3_64_intdigest
+digest = xxhash.xxh3_64_intdigest
 _states = msgspec.msgpack.Decoder(StreamState)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -41,11 +41,11 @@ def encode_state(state: StreamState) -> bytes:
     if state.producers or state.expired_producers:
         state = without_producers(state)
     data = _encode(state)
-    return _SUM.pack(_digest(data)) + data
+    return _SUM.pack(digest(data)) + data
 
 
 def decode_state(stream_id: int, column: bytes) -> StreamState:
-    if len(column) < _SUM.size or _SUM.unpack_from(column)[0] != _digest(column[_SUM.size :]):
+    if len(column) < _SUM.size or _SUM.unpack_from(column)[0] != digest(column[_SUM.size :]):
         raise DamagedDataError(f"the row of stream {stream_id} is damaged in the database")
     state = _states.decode(column[_SUM.size :])
     if state.id != stream_id:
@@ -94,36 +94,50 @@ def encode_run(stream_id: int, start: int, ends: Sequence[int], times: Sequence[
         if low != high:
             first_ms = low
             rest += array("I" if high - low < 1 << 32 else "Q", [one - low for one in times]).tobytes()
-    last_ms = times[-1]
-    tail = _TAIL.pack(_digest(data), first_ms, count) + rest
-    checksum = _digest(_COLUMNS.pack(stream_id, start, len(data), last_ms) + tail)
+    return encode_row(stream_id, start, times[-1], first_ms, count, rest, data)
+
+
+def encode_row(
+    stream_id: int, start: int, last_ms: int, first_ms: int, count: int, rest: bytes, data: bytes
+) -> ByteRow:
+    """A row with its checksums. `rest` is what follows the number of records in the outline."""
+    tail = _TAIL.pack(digest(data), first_ms, count) + rest
+    checksum = digest(COLUMNS_SUMMED.pack(stream_id, start, len(data), last_ms) + tail)
     return ByteRow(stream_id, start, len(data), last_ms, _SUM.pack(checksum) + tail, data)
 
 
 def decode_run(row: ByteRow) -> StoredRun:
     """Verify and decode a row."""
     run = outline_of(row)
-    if len(row.data) != row.size or _OUTLINE.unpack_from(row.outline)[1] != _digest(row.data):
-        raise _damaged(row)
+    if len(row.data) != row.size or OUTLINE.unpack_from(row.outline)[1] != digest(row.data):
+        raise damaged(row.stream_id, row.start)
     return run
 
 
 def outline_of(row: ByteRow) -> StoredRun:
     """Verify and decode a row, but for its data."""
     outline = row.outline
-    if len(outline) < _OUTLINE.size:
-        raise _damaged(row)
-    checksum, _, at_ms, count = _OUTLINE.unpack_from(outline)
-    if checksum != _digest(_COLUMNS.pack(row.stream_id, row.start, row.size, row.last_ms) + outline[8:]):
-        raise _damaged(row)
+    if len(outline) < OUTLINE.size:
+        raise damaged(row.stream_id, row.start)
+    checksum, _, at_ms, count = OUTLINE.unpack_from(outline)
+    if checksum != digest(COLUMNS_SUMMED.pack(row.stream_id, row.start, row.size, row.last_ms) + outline[8:]):
+        raise damaged(row.stream_id, row.start)
     if count == 1:
         return StoredRun(row.start, (row.size,), at_ms, None, row.data)
-    middle = _OUTLINE.size + 4 * count
-    ends = array("I", outline[_OUTLINE.size : middle])
-    times = outline[middle:]
+    return StoredRun(row.start, ends_of(outline, count), at_ms, times_of(outline, count), row.data)
+
+
+def ends_of(outline: bytes, count: int) -> array[int]:
+    """The ends of several records."""
+    return array("I", outline[OUTLINE.size : OUTLINE.size + 4 * count])
+
+
+def times_of(outline: bytes, count: int) -> array[int] | None:
+    """The times of several records, relative to the first. None: all are the same."""
+    times = outline[OUTLINE.size + 4 * count :]
     if not times:
-        return StoredRun(row.start, ends, at_ms, None, row.data)
-    return StoredRun(row.start, ends, at_ms, array("I" if len(times) == 4 * count else "Q", times), row.data)
+        return None
+    return array("I" if len(times) == 4 * count else "Q", times)
 
 
 def cut(stream_id: int, start: int, ends: Sequence[int], times: Sequence[int], data: bytes) -> Iterator[ByteRow]:
@@ -140,5 +154,5 @@ def cut(stream_id: int, start: int, ends: Sequence[int], times: Sequence[int], d
         first, index = stop, last + 1
 
 
-def _damaged(row: ByteRow) -> DamagedDataError:
-    return DamagedDataError(f"the bytes of stream {row.stream_id} at {row.start} are damaged in the database")
+def damaged(stream_id: int, start: int) -> DamagedDataError:
+    return DamagedDataError(f"the bytes of stream {stream_id} at {start} are damaged in the database")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import psycopg
@@ -21,22 +21,16 @@ from headwater.log.moments import Moment
 from headwater.store.postgres.arrays import bigints, byteas
 from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import Connection, PostgresDatabase, discard, log
+from headwater.store.postgres.execution import prepare
+from headwater.store.postgres.packing import PACK_STATEMENTS, STREAM_LOCKS, pack_streams
 from headwater.store.postgres.presence import keep_copies_away
 from headwater.store.postgres.rows import COLUMNS, ByteRow, StoredRun, cut, decode_run
 
-_STREAM_LOCKS = 1215459413  # the class of our advisory locks of streams; two streams may share one
 _EVERYTHING = 2**63 - 1
+_ROW = 1 << 40  # rows and bytes of a stream are counted in one number
+_SIZE = _ROW - 1
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(%s, hashint8(%s))"
-_SMALL = f"""
-    WITH last AS (
-        SELECT {COLUMNS} FROM headwater.chunks WHERE stream_id = %(id)s ORDER BY start DESC LIMIT 1
-    )
-    SELECT true, {COLUMNS} FROM last WHERE size < %(small)s
-    UNION ALL
-    (SELECT false, {COLUMNS} FROM headwater.fresh WHERE stream_id = %(id)s ORDER BY start LIMIT %(rows)s)
-    ORDER BY start
-"""  # noqa: S608
 _INSERT = f"INSERT INTO headwater.chunks ({COLUMNS}) SELECT * FROM unnest(%s, %s, %s, %s, %s, %s)"  # noqa: S608
 _UNPACKED = """
     SELECT stream_id FROM headwater.fresh GROUP BY stream_id HAVING count(*) >= %s OR sum(size) >= %s LIMIT 1000
@@ -88,8 +82,10 @@ class PostgresUpkeep:
         self._server = server
         self._moment = moment
         self._connection = connection
-        self._unpacked: dict[int, list[int]] = {}  # stream → bytes and rows that this server has added
-        self._packing: deque[int] = deque()
+        self._unpacked: dict[int, int] = {}  # stream → _ROW for each row that this server has added, and its bytes
+        self._packing: dict[int, None] = {}  # streams, in the order in which they are packed
+        self._at_once = limits.POSTGRES_PACK_STREAMS  # streams in one transaction
+        self._prepared_on: Connection | None = None
         self._stepping = asyncio.Lock()
         self._swept_s = self._tidied_s = float("-inf")
         self.failures = 0  # in a row
@@ -97,15 +93,14 @@ class PostgresUpkeep:
     def note(self, added: Sequence[tuple[int, int]]) -> None:
         """Note the streams that a batch has appended to."""
         unpacked = self._unpacked
+        bytes_enough, enough = limits.POSTGRES_PACK_BYTES, limits.POSTGRES_PACK_ROWS * _ROW
         for stream_id, size in added:
-            counts = unpacked.get(stream_id)
-            if counts is None:
-                counts = unpacked[stream_id] = [0, 0]
-            counts[0] += size
-            counts[1] += 1
-            if counts[0] >= limits.POSTGRES_PACK_BYTES or counts[1] >= limits.POSTGRES_PACK_ROWS:
-                del unpacked[stream_id]
-                self._packing.append(stream_id)
+            total = unpacked.get(stream_id, 0) + _ROW + size
+            if total < enough and total & _SIZE < bytes_enough:
+                unpacked[stream_id] = total
+            else:
+                unpacked.pop(stream_id, None)
+                self._packing[stream_id] = None
 
     async def run(self) -> None:
         while True:
@@ -123,7 +118,7 @@ class PostgresUpkeep:
 
     async def finish(self) -> None:
         """Pack everything that this server has appended, however little it is, and remove what nobody reads."""
-        self._packing.extend(self._unpacked)
+        self._packing.update(dict.fromkeys(self._unpacked))
         self._unpacked.clear()
         await self.step()
 
@@ -133,11 +128,8 @@ class PostgresUpkeep:
             await self._step()
 
     async def _step(self) -> None:
+        await self._pack_noted()
         connection = await self._connected()
-        for _ in range(len(self._packing)):
-            stream_id = self._packing.popleft()
-            if await self.pack(stream_id):
-                self._packing.append(stream_id)
         while await self._reclaim(connection):
             pass
         now_s = time.monotonic()
@@ -148,8 +140,27 @@ class PostgresUpkeep:
         if now_s - self._swept_s >= limits.POSTGRES_SWEEP_S:
             self._swept_s = now_s
             cursor = await connection.execute(_UNPACKED, (limits.POSTGRES_PACK_ROWS, limits.POSTGRES_PACK_BYTES))
-            self._packing.extend([stream_id for (stream_id,) in await cursor.fetchall()])
+            self._packing.update((stream_id, None) for (stream_id,) in await cursor.fetchall())
             await self._expire(connection)
+
+    async def _pack_noted(self) -> None:
+        """Pack the streams that have reached a threshold. After POSTGRES_PACK_S other work gets its turn."""
+        until_s = time.monotonic() + limits.POSTGRES_PACK_S
+        while self._packing and time.monotonic() < until_s:
+            stream_ids = list(islice(self._packing, self._at_once))
+            for stream_id in stream_ids:
+                del self._packing[stream_id]
+                self._unpacked.pop(stream_id, None)
+            try:
+                outcome = await pack_streams(await self._prepared(), stream_ids)
+            except BaseException as error:
+                if len(stream_ids) > 1 or not isinstance(error, psycopg.Error):
+                    self._packing.update(dict.fromkeys(stream_ids))
+                self._at_once = 1  # one of the streams may be the reason, and the next attempt passes over it
+                raise
+            self._packing.update(dict.fromkeys(outcome.more))
+            outcome.check()
+        self._at_once = limits.POSTGRES_PACK_STREAMS
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -165,28 +176,21 @@ class PostgresUpkeep:
     # Packing
 
     async def pack(self, stream_id: int) -> bool:
-        """Pack the small rows of a stream. Returns whether there may be more."""
+        """Pack the small rows of a stream. Returns whether there are more."""
+        outcome = await pack_streams(await self._prepared(), [stream_id])
+        outcome.check()
+        return bool(outcome.more)
+
+    async def _prepared(self) -> Connection:
         connection = await self._connected()
-        async with connection.transaction():
-            if not await _lock(connection, stream_id):
-                return False
-            rows = await _fetch(
-                connection,
-                _SMALL,
-                {"id": stream_id, "small": limits.POSTGRES_CHUNK_BYTES // 2, "rows": _rows_at_once()},
-            )
-            rows, more = _first(rows, limits.POSTGRES_PACK_AT_ONCE_BYTES)
-            packed = _packed(stream_id, [ByteRow(*row[1:]) for row in rows])
-            if not packed or len(packed) >= len(rows):
-                return False
-            for is_chunk, table in ((True, "chunks"), (False, "fresh")):
-                starts = [row[2] for row in rows if row[0] is is_chunk]
-                await connection.execute(
-                    f"DELETE FROM headwater.{table} WHERE stream_id = %s AND start = ANY (%s)",  # noqa: S608
-                    (stream_id, bigints(starts)),
-                )
-            await _insert(connection, packed)
-        return more
+        if connection is not self._prepared_on:
+            try:
+                await prepare(connection, PACK_STATEMENTS)
+            except BaseException:  # some of them may be prepared
+                await self.close()
+                raise
+            self._prepared_on = connection
+        return connection
 
     # What nobody reads
 
@@ -251,7 +255,7 @@ class PostgresUpkeep:
 
 
 async def _lock(connection: Connection, stream_id: int) -> bool:
-    cursor = await connection.execute(_LOCK, (_STREAM_LOCKS, stream_id))
+    cursor = await connection.execute(_LOCK, (STREAM_LOCKS, stream_id))
     row = await cursor.fetchone()
     return row is not None and bool(row[0])
 
@@ -266,45 +270,6 @@ async def _insert(connection: Connection, rows: Sequence[ByteRow]) -> None:
     await connection.execute(
         _INSERT, (bigints(ids), bigints(starts), bigints(sizes), bigints(times), byteas(outlines), byteas(data))
     )
-
-
-def _rows_at_once() -> int:
-    return 16 * limits.POSTGRES_PACK_ROWS
-
-
-def _first(rows: list[tuple[Any, ...]], bytes_max: int) -> tuple[list[tuple[Any, ...]], bool]:
-    """The first rows, of so many bytes, and whether there are more."""
-    size = 0
-    for index, row in enumerate(rows):
-        size += row[3]
-        if size > bytes_max and index:
-            return rows[:index], True
-    return rows, len(rows) >= _rows_at_once()
-
-
-def _packed(stream_id: int, rows: Sequence[ByteRow]) -> list[ByteRow]:
-    """The chunks of some rows. There is a gap where bytes were removed that nobody reads."""
-    packed: list[ByteRow] = []
-    following: list[ByteRow] = []
-    for row in rows:
-        if following and row.start != following[-1].start + following[-1].size:
-            packed += _joined(stream_id, following)
-            following = []
-        following.append(row)
-    return packed + _joined(stream_id, following) if following else packed
-
-
-def _joined(stream_id: int, rows: Sequence[ByteRow]) -> list[ByteRow]:
-    """The chunks of rows that follow each other."""
-    start = rows[0].start
-    ends: list[int] = []
-    times: list[int] = []
-    for row in rows:
-        run = decode_run(row)
-        base = run.start - start
-        ends += [base + end for end in run.ends]
-        times += map(run.time, range(len(run.ends)))
-    return list(cut(stream_id, start, ends, times, b"".join([row.data for row in rows])))
 
 
 async def _shorten(connection: Connection, row: ByteRow, position: int) -> None:

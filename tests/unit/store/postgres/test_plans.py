@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from headwater import limits
 from headwater.log.events import DocumentDeleted
 from headwater.log.state import Document, StreamState
 from headwater.store.contract import Commit, DocumentKey, version_of
@@ -20,6 +22,7 @@ from headwater.store.postgres.batches import EncodedBatch, encode_batch
 from headwater.store.postgres.connections import _PLANS as READ_PLANS
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase
 from headwater.store.postgres.execution import execute, prepare
+from headwater.store.postgres.packing import BEGIN_PACKING, PACK_STATEMENTS, Outcome, pack_streams
 from headwater.store.postgres.reading import _STREAM_VERSIONS, _VERSIONS, READ_STATEMENTS, PostgresReader
 from headwater.store.postgres.watching import _MOVED
 from headwater.store.postgres.writing import _CALLS, _LOCK_STREAMS
@@ -139,6 +142,67 @@ def test_a_read_of_the_first_records_does_not_look_at_those_up_to_the_tail() -> 
                 assert await _rows_read(connection) - before < 10
 
     asyncio.run(main())
+
+
+def test_packing_does_not_read_the_rows_of_other_streams() -> None:
+    """Plans that were made when there were a few rows."""
+
+    async def main() -> None:
+        url = postgres().clean_database()
+        async with opened(url) as (store,), await PostgresDatabase(url, "test").connect() as connection:
+            await commit(store, creation(1, "a"))
+            stream = await loaded(store, "a")
+            await connection.execute("VACUUM ANALYZE headwater.fresh, headwater.chunks")
+            await prepare(connection, PACK_STATEMENTS)
+
+            async def pack_some() -> None:
+                for _ in range(3):
+                    await commit(store, append(stream, b"x" * 10))
+                assert await pack_streams(connection, [1]) == Outcome([], [])
+
+            for _ in range(2 * limits.POSTGRES_MERGE_FACTOR):  # sometimes chunks are merged
+                await pack_some()
+            for table in ("fresh", "chunks"):
+                await connection.execute(
+                    f"INSERT INTO headwater.{table} SELECT id, 0, 1, 0, '', '' FROM generate_series(2, {ROWS}) AS id"
+                )
+            before = await _rows_read_by_all(connection)
+            for _ in range(limits.POSTGRES_MERGE_FACTOR):
+                await pack_some()
+            assert await _rows_read_by_all(connection) - before < ROWS / 2
+
+    asyncio.run(main())
+
+
+def test_packing_does_not_look_at_all_chunks_of_a_stream() -> None:
+    """The index of their times has no use for a range of positions but to look at all that the stream has."""
+
+    async def main() -> None:
+        url = postgres().clean_database()
+        async with opened(url), await PostgresDatabase(url, "test").connect() as connection:
+            await connection.execute("VACUUM ANALYZE headwater.fresh, headwater.chunks")
+            await prepare(connection, PACK_STATEMENTS)
+            await connection.execute(BEGIN_PACKING, prepare=False)
+            for statement in PACK_STATEMENTS:
+                count = len(set(re.findall(r"\$\d", statement.text)))
+                call = f"EXPLAIN EXECUTE {statement.name.decode()} ({', '.join(['NULL'] * count)})"
+                plan = "\n".join([line for (line,) in await (await connection.execute(call.encode())).fetchall()])
+                assert "chunks_times" not in plan
+                assert "Seq Scan" not in plan
+                assert plan.count("Index Cond") == len(re.findall("Index.* Scan", plan))
+
+    asyncio.run(main())
+
+
+async def _rows_read_by_all(connection: Connection) -> int:
+    """Rows of bytes that were read, also by transactions that have ended."""
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    cursor = await connection.execute(
+        "SELECT sum(idx_tup_fetch + seq_tup_read)::bigint FROM pg_stat_user_tables WHERE relname IN ('fresh', 'chunks')"
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 async def _rows_read(connection: Connection) -> int:
