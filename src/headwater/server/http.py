@@ -11,6 +11,7 @@ from headwater.errors import BadRequestError, HeadwaterError, TransferEncodingEr
 from headwater.limits import COMBINED_URL_BYTES_MAX, ROUTES_MAX, Limits
 from headwater.protocol.streams.paths import LIVE_PATH
 from headwater.server.auth.callers import ANYONE, Caller
+from headwater.server.auth.grants import Grant
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 Buffer: TypeAlias = bytes | memoryview
@@ -38,6 +39,7 @@ class Request(msgspec.Struct, gc=False):
     route: int = NO_ROUTE  # the number of its route
     id: str = ""  # the request id, once it is needed
     head_bytes: int = 0  # approximate memory of the head, if the edge counts it
+    relayed_for: Grant | None = None  # what its caller may do, if another server has passed it on
 
     @property
     def identity(self) -> str:

@@ -276,6 +276,6 @@ def _over(options: ServiceOptions, store: Store, watcher: FileWatcher, auth: Ope
         places=LivePlaces(usage.prefixes, usage.tokens),
     )
     if among is not None:
-        service.relay = Relay(engine, service.instance)
+        service.relay = Relay(engine, service.instance, role)
         service.pending = PendingWrites()
     return OpenService(service, watcher, auth, make_parts)

@@ -8,6 +8,11 @@ for them passes it on through the store, so that servers need no way to each oth
 
 Records are MessagePack with their length before them. A request that is not answered within `RELAY_S`, for example
 while the role moves, gets 503: nobody knows whether it was executed, as after a lost connection, and the error says so.
+
+The store, its log and its backups must have no credentials. So the first server checks that of a request, and passes on
+who the caller is (`Grant`); the second one checks by its rules what that caller may do.
+
+A server that has lost the role, and has not noticed yet, leaves requests to the one that has it: both follow REQUESTS.
 """
 
 from __future__ import annotations
@@ -37,8 +42,11 @@ from headwater.limits import (
 )
 from headwater.log.commands import Append, Create
 from headwater.log.retention import Retention
+from headwater.server.auth.callers import ANYONE
+from headwater.server.auth.grants import Grant, grant_of
 from headwater.server.http import Headers, Request, Respond, Response
 from headwater.server.problems import problem
+from headwater.server.roles import Role
 from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.server")
@@ -46,6 +54,8 @@ log = logging.getLogger("headwater.server")
 REQUESTS = "\x04requests"
 ANSWERS = "\x04answers/"
 _TYPE = "application/octet-stream"
+_NEVER_READ = {"cookie", "proxy-authorization"}
+_CREDENTIALS = {"authorization"} | _NEVER_READ
 _LENGTH = struct.Struct("<I")
 
 
@@ -54,11 +64,11 @@ class _WaitingRequest(NamedTuple):
 
     respond: Respond
     timer: asyncio.TimerHandle
-    changes_nothing: bool
+    method: str
 
 
 class RelayedRequest(msgspec.Struct, array_like=True):
-    """A request as the first server has received it. The second one checks its access again."""
+    """A request as the first server has received it, without credentials."""
 
     id: str
     instance: str  # of the server that waits for the answer
@@ -72,6 +82,7 @@ class RelayedRequest(msgspec.Struct, array_like=True):
     mount: str
     authority: str
     peer: str
+    caller: Grant = Grant("")
 
     def request(self) -> Request:
         return Request(
@@ -85,6 +96,7 @@ class RelayedRequest(msgspec.Struct, array_like=True):
             mount=self.mount,
             authority=self.authority,
             peer=self.peer,
+            relayed_for=self.caller,
         )
 
 
@@ -104,10 +116,11 @@ _answer_decoder = msgspec.msgpack.Decoder(RelayedAnswer)
 class Relay:
     """`dispatch` executes a request at this server."""
 
-    def __init__(self, engine: Engine, instance: str) -> None:
+    def __init__(self, engine: Engine, instance: str, role: Role) -> None:
         self.dispatch: Callable[[Request, Respond], object] | None = None  # set once there is a dispatcher
         self._engine = engine
         self._instance = instance
+        self._role = role
         self._waiting: dict[str, _WaitingRequest] = {}
         self._tasks = Tasks()
         self._serving: asyncio.Task[None] | None = None
@@ -131,24 +144,27 @@ class Relay:
     # The server that passes on
 
     def pass_on(self, request: Request, respond: Respond) -> None:
+        if request.relayed_for is not None:  # the role has just ended; the other server may take it as well
+            respond(_unanswered(request.method))
+            return
         name = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
-        changes_nothing = request.method in ("GET", "HEAD")
         timer = loop.call_later(RELAY_S, self._give_up, name)
-        self._waiting[name] = _WaitingRequest(respond, timer, changes_nothing)
+        self._waiting[name] = _WaitingRequest(respond, timer, request.method)
         relayed = RelayedRequest(
             name,
             self._instance,
             request.method,
             request.path,
             request.query,
-            request.headers,
+            _without_credentials(request),
             request.body,
             request.version,
             request.scheme,
             request.mount,
             request.authority,
             request.peer,
+            grant_of(request.caller),
         )
 
         def appended(answer: Answer) -> None:
@@ -167,11 +183,7 @@ class Relay:
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
             waiting.timer.cancel()
-            detail = "the server that does this work has not answered"
-            kind: type[HeadwaterError] = NotReadyError
-            if not waiting.changes_nothing:
-                kind, detail = OutcomePendingError, f"{detail}; it may have done what was asked"
-            waiting.respond(problem(kind(detail, retry_after_s=RETRY_AFTER_S)))
+            waiting.respond(_unanswered(waiting.method))
 
     def _take_answer(self, data: bytes) -> None:
         answer = _answer_decoder.decode(data)
@@ -193,7 +205,7 @@ class Relay:
 
     def _execute(self, data: bytes) -> None:
         relayed = _request_decoder.decode(data)
-        if self.dispatch is None:
+        if self.dispatch is None or not self._role.is_held:
             return
 
         def respond(response: Response) -> None:
@@ -252,6 +264,20 @@ class Relay:
     def _append(self, path: str, record: RelayedRequest | RelayedAnswer) -> Append:
         data = msgspec.msgpack.encode(record)
         return Append(path, self._engine.now_ms(), _LENGTH.pack(len(data)) + data, _TYPE)
+
+
+def _without_credentials(request: Request) -> dict[str, str]:
+    """The headers that the other server needs. On routes that anyone may call, for whom there is no caller, the
+    credential is the short-lived token of a wake, and their handler checks it."""
+    left_out = _NEVER_READ if request.caller is ANYONE else _CREDENTIALS
+    return {name: value for name, value in request.headers.items() if name not in left_out}
+
+
+def _unanswered(method: str) -> Response:
+    detail = "the server that does this work has not answered"
+    if method in ("GET", "HEAD"):
+        return problem(NotReadyError(detail, retry_after_s=RETRY_AFTER_S))
+    return problem(OutcomePendingError(f"{detail}; it may have done what was asked", retry_after_s=RETRY_AFTER_S))
 
 
 def _note(answer: Answer) -> None:

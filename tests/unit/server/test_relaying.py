@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.engine import Engine
+from headwater.engine.follower import Pulled
 from headwater.limits import Limits
 from headwater.log.commands import Append, Delete
 from headwater.outbound import open_outbound
+from headwater.server.auth.authority import Authority
+from headwater.server.auth.editing import add_token, revoke_token
 from headwater.server.auth.grants import GrantedCallers
+from headwater.server.auth.keys import KeySet
+from headwater.server.auth.rules import load_rules
 from headwater.server.dispatch import Dispatcher
-from headwater.server.http import Request, Response
+from headwater.server.http import Request, Respond, Response
 from headwater.server.relaying import ANSWERS, REQUESTS, Relay
 from headwater.server.roles import Role
 from headwater.server.service import Service
@@ -37,16 +43,34 @@ class Beginning(Elsewhere):
     is_held = True
 
 
-class Pair:
-    """Two servers over one engine: the first has the role."""
+class Lost(Role):
+    """The role of a server that loses it."""
 
-    def __init__(self, engine: Engine) -> None:
+    is_held = True
+    is_shared = True
+
+
+class Pair:
+    """Two servers over one engine: the first has the role. `auth` is the file with tokens."""
+
+    def __init__(self, engine: Engine, auth: Path | None = None) -> None:
         self.engine = engine
+        self.role = Lost()
+        first, second = (None if auth is None else Authority(load_rules(auth, lambda _: KeySet())) for _ in range(2))
         limits = Limits()
         outbound = open_outbound(development=True, limits=limits)
-        self.subscriptions = Subscriptions(engine, outbound, GrantedCallers(None))
-        self.first = Service(engine, limits, subscriptions=self.subscriptions, relay=Relay(engine, "first"))
-        self.second = Service(engine, limits, role=Elsewhere(), relay=Relay(engine, "second"))
+        self.subscriptions = Subscriptions(engine, outbound, GrantedCallers(first))
+        self.first = Service(
+            engine,
+            limits,
+            subscriptions=self.subscriptions,
+            role=self.role,
+            relay=Relay(engine, "first", self.role),
+            authority=first,
+        )
+        self.second = Service(
+            engine, limits, role=Elsewhere(), relay=Relay(engine, "second", Elsewhere()), authority=second
+        )
         self.dispatchers = {one.instance: Dispatcher(one) for one in (self.first, self.second)}
 
     async def start(self) -> None:
@@ -68,10 +92,12 @@ class Pair:
         await self.subscriptions.stop()
         await self.engine.stop()
 
-    async def ask(self, service: Service, method: str, path: str, body: object = None) -> tuple[int, object]:
+    async def ask(
+        self, service: Service, method: str, path: str, body: object = None, **more: str
+    ) -> tuple[int, object]:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         data = b"" if body is None else json.dumps(body).encode()
-        headers = {"host": "127.0.0.1", "content-type": "application/json"}
+        headers = {"host": "127.0.0.1", "content-type": "application/json", **more}
         self.dispatchers[service.instance].dispatch(
             Request(method, path, "", headers, data, peer="127.0.0.1"), answer.set_result
         )
@@ -79,10 +105,21 @@ class Pair:
         data = b"".join(response.body)
         return response.status, json.loads(data) if data else None
 
+    async def relayed(self) -> bytes:
+        """All requests that were passed on, as they are stored."""
+        stream = await self.engine.info(REQUESTS)
+        pulled = Pulled(self.engine, "test", stream, stream.first, bytes_max=1 << 20, until=stream.tail)
+        pulled.follower.open()
+        data = b""
+        while (piece := await pulled.next()) is not None:
+            data += piece.data
+        pulled.follower.close()
+        return data
 
-def run(body: Callable[[Pair], Coroutine[Any, Any, None]]) -> None:
+
+def run(body: Callable[[Pair], Coroutine[Any, Any, None]], auth: Path | None = None) -> None:
     async def main() -> None:
-        pair = Pair(Engine(MemoryStore(), Limits()))
+        pair = Pair(Engine(MemoryStore(), Limits()), auth)
         await pair.start()
         try:
             await body(pair)
@@ -131,6 +168,67 @@ def test_nobody_has_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (status, "outcome-pending" in str(problem)) == (503, True)
 
     run(body)
+
+
+@pytest.mark.parametrize("before_it_is_seen", [True, False])
+def test_a_server_that_has_lost_the_role_leaves_requests_to_the_other_one(
+    monkeypatch: pytest.MonkeyPatch, before_it_is_seen: bool
+) -> None:
+    """It follows them until it notices. It passed each of them on again, without an end, and they were done twice."""
+
+    async def body(pair: Pair) -> None:
+        monkeypatch.setattr("headwater.server.relaying.RELAY_S", 0.1)
+        await pair.serve()
+        assert (await pair.ask(pair.second, "GET", ROOT))[0] == 200
+        before = await pair.relayed()
+        relay, dispatcher = pair.first.relay, pair.dispatchers[pair.first.instance]
+        assert relay is not None
+        seen: list[Request] = []
+
+        def lost(request: Request, respond: Respond) -> object:
+            seen.append(request)
+            pair.role.is_held = False
+            return dispatcher.dispatch(request, respond)
+
+        relay.dispatch = lost
+        if before_it_is_seen:
+            pair.role.is_held = False
+        status, problem = await pair.ask(pair.second, "DELETE", f"{ROOT}/s")
+        assert (status, "outcome-pending" in str(problem)) == (503, True)
+        assert (await pair.relayed()).removeprefix(before).count(b"DELETE") == 1
+        assert len(seen) == (0 if before_it_is_seen else 1)
+        assert relay.waiting == 0
+
+    run(body)
+
+
+def test_no_credential_is_stored(tmp_path: Path) -> None:
+    """The other server knows the caller, and checks by its own rules what it may do."""
+    auth = tmp_path / "auth.toml"
+    admin, _ = add_token(auth, "admin", ["admin:**"], None)
+    reader, _ = add_token(auth, "reader", ["read:a/**"], None)
+
+    async def body(pair: Pair) -> None:
+        await pair.serve()
+
+        async def ask(token: str, method: str, path: str, content: object = None) -> int:
+            bearer = {"authorization": f"Bearer {token}", "cookie": "session=secret", "proxy-authorization": "secret"}
+            return (await pair.ask(pair.second, method, path, content, **bearer))[0]
+
+        assert await ask(admin, "PUT", "/v1/stream/wakes") == 201
+        assert await ask(admin, "PUT", f"{ROOT}/s", PULL) == 201
+        assert await ask(admin, "GET", f"{ROOT}/s") == 200
+        assert await ask(reader, "DELETE", f"{ROOT}/s") == 403
+        stored = await pair.relayed()
+        assert b"PUT" in stored
+        assert not [secret for secret in (admin, reader, "secret") if secret.encode() in stored]
+        authority = pair.first.authority
+        assert authority is not None
+        revoke_token(auth, "admin")
+        authority.use(load_rules(auth, lambda _: KeySet()))  # the second server has not seen it
+        assert await ask(admin, "GET", f"{ROOT}/s") == 401
+
+    run(body, auth)
 
 
 def test_a_stop_answers_what_waits() -> None:

@@ -21,7 +21,8 @@ from headwater.log.quotas import TokenQuotas
 from headwater.outbound import CheckedUrl
 from headwater.protocol.streams.headers import CLOSED
 from headwater.server.auth import signing
-from headwater.server.auth.callers import Caller
+from headwater.server.auth.callers import ANONYMOUS, Caller
+from headwater.server.auth.grants import Grant
 from headwater.server.auth.held import Held, HeldFeed, HeldReads
 from headwater.server.auth.issuers import OF_JWT, verify_jwt
 from headwater.server.auth.route_rules import Rule, Subject
@@ -74,10 +75,14 @@ class Authority:
         signature = None
         if query and signing.PARAMETER in query:
             request.query, signature = signing.take_signature(query)
-        credentials = request.headers.get("authorization")
-        caller = None if credentials is None else self._callers.get(credentials)
-        if caller is None or caller.until_s <= self._clock():
-            caller = self._identify(request.method, credentials, signature, path)
+        if request.relayed_for is not None:
+            caller = self.caller_of(request.relayed_for)
+        else:
+            credentials = request.headers.get("authorization")
+            known = None if credentials is None else self._callers.get(credentials)
+            if known is None or known.until_s <= self._clock():
+                known = self._identify(request.method, credentials, signature, path)
+            caller = known
         request.caller = caller
         if subject is _PATH:
             if (action, path) not in caller.allowed:  # usually it is cached
@@ -198,16 +203,18 @@ class Authority:
     def has_expired(self, caller: Caller) -> bool:
         return caller.until_s <= self._clock()
 
-    def granted(self, name: str, caller_id: str, scopes: tuple[str, ...]) -> Caller:
+    def caller_of(self, grant: Grant) -> Caller:
         """The caller of a grant, by the current rules. Raises UnauthorizedError if there is none any more.
 
         Tokens are found by name, so that a token can be replaced by another one with the same name.
         """
-        if caller_id.startswith(OF_JWT):
-            within = self._narrowed(caller_id.partition(":")[0])
-            return Caller(name, Scopes([parse_scope(scope) for scope in scopes], within), id=caller_id)
+        if grant.name == ANONYMOUS:
+            return self.rules.anonymous
+        if grant.id.startswith(OF_JWT):
+            within = self._narrowed(grant.id.partition(":")[0])
+            return Caller(grant.name, Scopes([parse_scope(scope) for scope in grant.scopes], within), id=grant.id)
         for token in self._tokens.values():
-            if token.name == name:
+            if token.name == grant.name:
                 return self._caller_of(token)
         raise UnauthorizedError("the token was revoked")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headwater.errors import HeadwaterError
-from headwater.server.auth.callers import ANONYMOUS, ANYONE, Caller
+from headwater.server.auth.callers import ANYONE, Caller
 from headwater.server.auth.issuers import OF_JWT
 from headwater.server.auth.scopes import NOTHING
 
@@ -65,9 +65,7 @@ class GrantedCallers:
         return caller
 
     def _current(self, authority: Authority, grant: Grant) -> Caller:
-        if grant.name == ANONYMOUS:
-            return authority.rules.anonymous
         try:
-            return authority.granted(grant.name, grant.id, grant.scopes)
+            return authority.caller_of(grant)
         except HeadwaterError:
             return Caller(grant.name, NOTHING)
