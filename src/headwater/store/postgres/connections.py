@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, pq
 from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
@@ -63,6 +65,25 @@ _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key"
 # By which SQLSTATE PostgreSQL says that a statement had no effect, because something is full.
 _FULL = {"53100", "53400", "54000"}
 _NO_MEMORY = {"53200"}
+_TEMPORARY = re.compile(
+    r"Connection refused|timeout expired|timed out|TimeoutError|starting up|shutting down|recovery|hot standby|"
+    r"read.only|too many|resolve host"
+)
+# What a connection fails for until somebody changes it, as libpq and PostgreSQL say it.
+_REMEDIES = tuple(
+    (re.compile(cause), remedy)
+    for cause, remedy in (
+        (r'database ".*" does not exist', "Create it with CREATE DATABASE, or correct its name in the URL"),
+        (r'role ".*" does not exist', "Create it with CREATE ROLE ... LOGIN, or correct the user in the URL"),
+        (r"not permitted to log in", "Let it with ALTER ROLE ... LOGIN, or correct the user in the URL"),
+        (r"permission denied for database", "Let it with GRANT CONNECT ON DATABASE, or correct the URL"),
+        (r"authentication failed|no password supplied", "Correct the user, or the password: PGPASSWORD or a passfile"),
+        (r"pg_hba\.conf", "Let this machine and user in with a line in pg_hba.conf"),
+        (r"does not support SSL|SSL error|certificate|private key", "Correct sslmode and the files with certificates"),
+        (r"invalid .* value|bad value for|definition of service", "Correct the URL"),
+        (r"unrecognized configuration parameter", "Correct the options in the URL"),
+    )
+)
 _AGAIN = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
 _READ_ONLY = "25006"
 _LOST = ("08", "57P", "25P03", "25P04")  # connection exceptions, shutdowns, time-outs of sessions
@@ -78,11 +99,21 @@ class PostgresDatabase:
         try:
             own = conninfo.conninfo_to_dict(url)
         except psycopg.Error:
-            raise OptionError("the URL of the store is not one that libpq understands; it is not shown here, because "
-                              "it may have a password") from None  # fmt: skip
+            raise OptionError(_invalid(url)) from None
         self.conninfo = conninfo.make_conninfo("", **(_DEFAULTS | {"application_name": name} | own))
         self.name = str(own.get("application_name", name))
         self.description = describe(url)
+        self._no_connection = f"no connection to {self.description}: "
+
+    async def connect_first(self, **settings: str) -> Connection:
+        """`connect`, for a program that starts: OptionError if there is none as long as nobody changes something."""
+        try:
+            return await self.connect(**settings)
+        except UnavailableError as error:
+            remedy = _remedy(str(error).removeprefix(self._no_connection))
+            if remedy is None:
+                raise
+            raise OptionError(f"{error}. {remedy}") from None
 
     async def connect(self, **settings: str) -> Connection:
         """A connection with our settings, and more of them. UnavailableError if there is none."""
@@ -106,8 +137,27 @@ class PostgresDatabase:
         return connection
 
     def _unreachable(self, error: BaseException) -> UnavailableError:
-        what = f"no connection to {self.description}: {text_of(error)}"
-        return UnavailableError(what, retry_after_s=limits.RETRY_AFTER_S)
+        return UnavailableError(f"{self._no_connection}{text_of(error)}", retry_after_s=limits.RETRY_AFTER_S)
+
+
+def _invalid(url: str) -> str:
+    query = url.partition("?")[2]
+    names = {unquote(part.partition("=")[0]) for part in query.split("&") if part}
+    unknown = sorted(names - {option.keyword.decode() for option in pq.Conninfo.get_defaults()})
+    if unknown and "@" not in query and not names & _SECRETS:  # otherwise it may be a part of a password
+        return f"the URL of the store has parameters that libpq does not know: {', '.join(unknown)}"
+    return (
+        "the URL of the store is not one that libpq understands; it is not shown here, because it may have a password. "
+        "The form is postgresql://USER@HOST:PORT/DATABASE?NAME=VALUE, with special characters as %3D for ="
+    )
+
+
+def _remedy(failure: str) -> str | None:
+    """What to do about a connection that failed; None if it may succeed later. libpq reports only a text, which is that
+    of all hosts, and may be in the language of PostgreSQL."""
+    if _TEMPORARY.search(failure):
+        return None
+    return next((remedy for cause, remedy in _REMEDIES if cause.search(failure)), None)
 
 
 def describe(url: str) -> str:

@@ -193,7 +193,7 @@ async def _begun(
     url: str, begin: Callable[[PostgresDatabase, Connection], Awaitable[T]], *, exclusive: bool = True
 ) -> T:
     database = PostgresDatabase(url, f"headwater copy {os.getpid()}")
-    connection = await database.connect(statement_timeout="0")
+    connection = await database.connect_first(statement_timeout="0")
     try:
         await check_settings(connection)
         if exclusive:

@@ -35,7 +35,7 @@ async def open_store(url: str, wall: Callable[[], float] = time.time) -> Postgre
     """A store in the database of a URL, whose schema is created if need be. OptionError if it cannot be used;
     UnavailableError if it cannot be reached. `wall` is the clock of this machine."""
     database = PostgresDatabase(url, f"headwater {socket.gethostname()[:24]} {os.getpid()} {secrets.token_hex(4)}")
-    connection = await database.connect()
+    connection = await database.connect_first()
     try:
         await check_settings(connection)
         await keep_copies_away(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import psycopg
@@ -126,6 +127,45 @@ def test_a_url_that_cannot_be_parsed_is_not_shown(url: str) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"dbname": "not_there"}, "Create it with CREATE DATABASE"),
+        ({"user": "nobody_here"}, "Create it with CREATE ROLE"),
+        ({"user": "pg_monitor"}, "ALTER ROLE ... LOGIN"),
+        ({"sslmode": "perhaps"}, "Correct the URL"),
+        ({"sslmode": "require"}, "Correct sslmode"),
+        ({"port": "none"}, "Correct the URL"),
+        ({"connect_timeout": "soon"}, "Correct the URL"),
+        ({"service": "not_there"}, "Correct the URL"),
+        ({"options": "-c nonsense=1"}, "Correct the options"),
+    ],
+)
+def test_what_waiting_does_not_help_says_what_to_do(change: dict[str, str], remedy: str) -> None:
+    url = conninfo.make_conninfo(postgres().clean_database(), **change)
+    with pytest.raises(OptionError, match=re.escape(remedy)):
+        asyncio.run(open_store(url))
+
+
+def test_a_host_that_may_come_back_is_waited_for() -> None:
+    """One of two hosts has no such database, perhaps not yet, and the other one is down."""
+    port = int(str(conninfo.conninfo_to_dict(postgres().url("x"))["port"]))
+    url = f"postgresql://headwater@127.0.0.1:{port},127.0.0.1:{free_port()}/not_there"
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        asyncio.run(open_store(url))
+
+
+def test_an_unknown_parameter_is_named() -> None:
+    with pytest.raises(OptionError, match="does not know: nonsense"):
+        PostgresDatabase("postgresql://host/name?nonsense=1&sslmode=require", "name")
+    with pytest.raises(OptionError, match="as %3D for ="):
+        PostgresDatabase("postgresql://host/name?options=-c%20jit=on", "name")
+    for url in ("postgresql://user:s3/x?cr3t=1@host/name", "postgresql://host/name?password=s3&cr3t=1"):
+        with pytest.raises(OptionError) as caught:
+            PostgresDatabase(url, "name")
+        assert "cr3t" not in str(caught.value)
+
+
 def test_passwords_come_from_the_url_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = postgres()
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
@@ -135,9 +175,13 @@ def test_passwords_come_from_the_url_or_a_file(tmp_path: Path, monkeypatch: pyte
         connection.execute("CREATE DATABASE guarded OWNER guarded")
 
     async def main() -> None:
-        with pytest.raises(UnavailableError, match="password authentication failed") as caught:
+        with pytest.raises(OptionError, match=r"password authentication failed .*PGPASSWORD or a passfile") as caught:
             await open_store(server.url("guarded", "guarded:wr0ng"))
         assert "wr0ng" not in str(caught.value)
+        with pytest.raises(OptionError, match=r"no password supplied.*PGPASSWORD or a passfile"):
+            await open_store(server.url("guarded", "guarded"))
+        with pytest.raises(UnavailableError, match="password authentication failed"):  # of a server that runs
+            await PostgresDatabase(server.url("guarded", "guarded:wr0ng"), "test").connect()
         async with opened(server.url("guarded", "guarded:s3cr3t")):
             pass
         file = tmp_path / "pgpass"
@@ -173,7 +217,7 @@ def test_connections_with_tls_are_verified(tmp_path: Path) -> None:
             async with opened(verified) as (store,):
                 await commit(store, creation(1, "a", b"x"))
                 assert await text(store, 1) == b"x"
-            with pytest.raises(UnavailableError, match="certificate verify failed"):
+            with pytest.raises(OptionError, match=r"certificate verify failed\. Correct sslmode and the files"):
                 await open_store(conninfo.make_conninfo(verified, sslrootcert=str(other)))
 
         asyncio.run(main())
