@@ -42,6 +42,7 @@ from headwater.engine.messages import (
 from headwater.engine.ordering import ProducerOrder
 from headwater.engine.ranges import Ranges
 from headwater.engine.reader import DurableReader
+from headwater.engine.recounting import Recounter, counted
 from headwater.engine.reporting import Busiest, EngineReport, Sampler
 from headwater.engine.retaining import Retainer
 from headwater.engine.rows import Rows
@@ -138,6 +139,7 @@ class Engine:
             store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due, may_sweep
         )
         self._watcher = self._watched(among)
+        self._recounter = Recounter(store, usage) if among is not None and usage else None
         self._giving_up: asyncio.TimerHandle | None = None
 
     def _watched(self, store: SharedStore | None) -> Watcher | None:
@@ -168,9 +170,12 @@ class Engine:
     async def start(self) -> None:
         await self._store.start(self._writer.stop_for, self._clock.moment)
         self._writer.start()
-        await self._writer.count_usage()
+        if self._usage:
+            self._usage.take(await counted(self._store, self._usage))
         if self._watcher is not None:
             await self._watcher.start()
+        if self._recounter is not None:
+            self._recounter.start()
         self._housekeeping.start()
 
     def drain(self) -> None:
@@ -188,6 +193,8 @@ class Engine:
         self.drain()
         self.give_up_soon()
         await self._housekeeping.stop()
+        if self._recounter is not None:
+            await self._recounter.stop()
         if self._watcher is not None:
             await self._watcher.stop()
         await self._writer.finish()

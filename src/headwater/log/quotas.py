@@ -10,7 +10,8 @@ replaces, and then less than before.
 
 A prefix covers the path of that name and all paths below it: `a` covers `a` and `a/b`, not `ab`. Several prefixes can
 cover a path; each is checked. What a prefix uses is counted with every accepted event, so that a check looks nothing
-up. The counts are made when the engine starts, from the streams below the prefixes.
+up. The counts are made when the engine starts, from the streams below the prefixes, and repeated if other servers use
+the same streams (`engine/recounting.py`).
 
 A stream counts for the token that created it, its owner, whoever appends to it. Owners are names, so that a token that
 replaces another one of the same name takes over its streams. If a token has a quota of streams or bytes when the engine
@@ -162,6 +163,16 @@ class Usage:
 
     def __bool__(self) -> bool:
         return bool(self.prefixes) or self.counts_owners
+
+    def empty(self) -> Usage:
+        """For a count of the same prefixes and owners."""
+        usage = Usage(self.prefixes, self.tokens)
+        usage.counts_owners = self.counts_owners
+        return usage
+
+    def take(self, count: Usage) -> None:
+        """Use the numbers of another count from now on."""
+        self._uses = count._uses
 
     @property
     def is_incomplete(self) -> bool:

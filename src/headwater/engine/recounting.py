@@ -1,0 +1,60 @@
+"""Counting again what the streams below prefixes and of tokens use, in a shared store.
+
+Each server counts what it writes, and others delete what it has created. Without more, the count of one server rises
+until it refuses everything, while that of another one falls below zero and refuses nothing. What is written during a
+count may be counted twice or not at all, until the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from headwater import limits as bounds
+from headwater.errors import HeadwaterError
+from headwater.log.quotas import Usage, counted_streams
+from headwater.store.contract import Store
+
+log = logging.getLogger("headwater.engine")
+
+
+async def counted(store: Store, usage: Usage) -> Usage:
+    """What the prefixes and owners of a usage use, by the store."""
+    count = usage.empty()
+    prefixes = [f"{kind}{prefix}" for prefix in usage.prefixes.outermost for kind in bounds.PATH_KINDS]
+    for prefix in [""] if usage.counts_owners else prefixes:
+        after: str | None = ""
+        while after is not None:
+            states, after = await store.page(prefix, after, bounds.LIST_PAGE_MAX)
+            for state in states:
+                count.add(state.path, state.owner, counted_streams(state.path), state.size)
+    return count
+
+
+class Recounter:
+    def __init__(self, store: Store, usage: Usage) -> None:
+        self._store = store
+        self._usage = usage
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        took_s = 0.0
+        while True:
+            await asyncio.sleep(max(bounds.RECOUNT_S, took_s / bounds.RECOUNT_SHARE))
+            began_s = time.monotonic()
+            try:
+                self._usage.take(await counted(self._store, self._usage))
+            except HeadwaterError as error:
+                log.info("what quotas limit could not be counted again: %s", error)
+            except Exception:
+                log.exception("what quotas limit could not be counted again")
+            took_s = time.monotonic() - began_s
