@@ -92,7 +92,8 @@ class Route(NamedTuple):
     read: Read | None = None
     check: Check | None = None  # of the head, before the body is read, beside the access rule
     body_bytes_max: int = 0  # of its requests, if that is less than the limit of the server
-    by_role: bool = False  # only the server with the role answers it, if several share a store
+    # Only the server with the role answers it, if several share a store. Its responses are complete: none stays open.
+    by_role: bool = False
     number: int = NO_ROUTE  # its index in the table
 
 
@@ -199,8 +200,8 @@ _ROUTES = (
     Route("PATCH", f"{TABLE_ROOT}{{path}}", RETAIN, write=retention.retain),
     Route("DELETE", f"{TABLE_ROOT}{{path}}", DELETE, write=table_writes.delete, by_role=True),
     Route("POST", NURL_TEMPLATE, NOTIFY, write=nurls.notify, by_role=True),
-    Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read, by_role=True),
-    Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head, by_role=True),
+    Route("GET", NURL_TEMPLATE, ADMIN, read=nurls.read),
+    Route("HEAD", NURL_TEMPLATE, ADMIN, read=nurls.head),
     Route("DELETE", NURL_TEMPLATE, SUBSCRIBE, write=nurls.withdraw, by_role=True),
     Route("POST", TABLE_TRIM, RETAIN, write=retention.trim_table),
     Route("POST", TABLE_COMPACT, RETAIN, write=compacting.compact_table, by_role=True),

@@ -13,8 +13,10 @@ import pytest
 from headwater.engine import Engine
 from headwater.engine.follower import Pulled
 from headwater.limits import Limits
-from headwater.log.commands import Append, Delete
+from headwater.log.commands import Append, Create, Delete
+from headwater.log.content import ContentKind
 from headwater.outbound import open_outbound
+from headwater.protocol.tables.paths import log_path, nurls_log_path
 from headwater.server.auth.authority import Authority
 from headwater.server.auth.editing import add_token, revoke_token
 from headwater.server.auth.grants import GrantedCallers
@@ -146,6 +148,26 @@ def test_a_subscription_works_at_both_servers() -> None:
         assert {status for status, _ in many} == {200}
         assert (await pair.ask(pair.second, "DELETE", f"{ROOT}/s"))[0] == 204
         assert (await pair.ask(pair.first, "GET", f"{ROOT}/s"))[0] == 404
+
+    run(body)
+
+
+@pytest.mark.parametrize("query", ["timeout=0.1", "", "since_id=1"])
+def test_a_live_read_of_the_nurls_of_a_table_is_not_passed_on(query: str) -> None:
+    """A response that stays open cannot be: it was empty at servers without the role."""
+
+    async def body(pair: Pair) -> None:
+        await pair.serve()
+        for path in (log_path("t"), nurls_log_path(log_path("t"))):
+            await pair.engine.execute(
+                Create(path=path, now_ms=pair.engine.now_ms(), content_type="text/sequence", kind=ContentKind.ROWS)
+            )
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        request = Request("GET", "/v1/table/t/notify", query, {"host": "127.0.0.1"}, b"", peer="127.0.0.1")
+        pair.dispatchers[pair.second.instance].dispatch(request, answer.set_result)
+        response = await answer
+        assert response.status == 200
+        assert response.feed is not None
 
     run(body)
 
