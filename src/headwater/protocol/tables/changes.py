@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from operator import itemgetter
 
 import msgspec
 
@@ -35,12 +34,13 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 _ACTIONS = frozenset({b"+", b"-"})
-_BEGUN = frozenset({b"+\t", b"-\t"})
-_KEY_END_MAX = 2 + limits.KEY_BYTES_MAX
-_BEGINNING = itemgetter(slice(0, 3))
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _HARMLESS = bytes([byte for byte in range(256) if 32 <= byte != 127])  # not a separator and no control character
 
+
+# Lines that begin with an action and a key. That each has three fields is known.
+_CHANGE = rb"[+-]\t[^\t]{1,%d}+\t[^\n]*+" % limits.KEY_BYTES_MAX
+_CHANGES = re.compile(rb"%b(?:\n%b)*+" % (_CHANGE, _CHANGE))
 
 # One change in ASCII, the most frequent append.
 _PLAIN = re.compile(rb"[+-]\t[ -~]{1,%d}\t[ -~]*\n?" % limits.KEY_BYTES_MAX)
@@ -62,40 +62,46 @@ def check_changes(body: bytes, changes_max: int, escaping: Escape = Escape.NONE)
     if not body:
         raise EmptyBodyError("an append needs at least one line of action, key and record, separated by tabs")
     text = body.removesuffix(b"\n")
+    count = _valid_count(text, escaping)
+    if count and count <= changes_max:
+        return text
     lines = text.split(b"\n", changes_max)
     if len(lines) > changes_max:
         count = text.count(b"\n") + 1
         raise TooManyMessagesError(f"an append may have at most {changes_max} changes, this one has {count}")
-    if _is_valid(text, lines, escaping):
-        return text
     lines = [line + b"\t" if line.count(b"\t") == 1 and line[:1] == b"-" else line for line in lines]
     text = b"\n".join(lines)
-    if _is_valid(text, lines, escaping):
+    if _valid_count(text, escaping):
         return text
     raise _first_fault(lines, escaping)
 
 
-def are_fields(text: bytes, count: int, escaping: Escape) -> bool:
-    """Whether a text has this number of lines with three fields each, and no control character or byte that no field
-    may have. All of this is asked of the text as a whole, and of no line."""
-    return (
-        text.translate(None, _HARMLESS) == (b"\t\t\n" * count)[:-1]
-        and (escaping is Escape.NONE or is_escaped(text))
-        and _is_utf8(text)
+def count_lines(text: bytes, escaping: Escape) -> int:
+    """How many lines a text has, if each has three fields, without a control character or byte that no field may have;
+    otherwise 0. All of this is asked of the text as a whole, and of no line."""
+    separators = text.translate(None, _HARMLESS)
+    count = (len(separators) + 1) // 3
+    is_valid = (
+        separators == (b"\t\t\n" * count)[:-1] and (escaping is Escape.NONE or is_escaped(text)) and _is_utf8(text)
     )
+    return count if is_valid else 0
 
 
-def _is_valid(text: bytes, lines: list[bytes], escaping: Escape) -> bool:
-    """Whether all lines of a text are changes."""
-    if not are_fields(text, len(lines), escaping):
-        return False
-    beginnings = set(map(_BEGINNING, lines))
-    longest = len(text) if len(text) <= limits.KEY_BYTES_MAX else max(map(len, lines))
-    return (
-        all(line[:2] in _BEGUN and line[2:] != b"\t" for line in beginnings)  # an action, and a key that is not empty
-        and longest <= limits.CHANGE_BYTES_MAX
-        and (longest <= limits.KEY_BYTES_MAX or all(line.index(b"\t", 2) <= _KEY_END_MAX for line in lines))
-    )
+def _valid_count(text: bytes, escaping: Escape) -> int:
+    """How many changes a text has; 0 if a line is not a change."""
+    count = count_lines(text, escaping)
+    return count if count and _CHANGES.fullmatch(text) is not None and _are_short(text) else 0
+
+
+def _are_short(text: bytes) -> bool:
+    """Whether no line is too long, found in steps of the longest line."""
+    start = 0
+    while len(text) - start > limits.CHANGE_BYTES_MAX:
+        end = text.rfind(b"\n", start, start + limits.CHANGE_BYTES_MAX + 1)
+        if end < 0:
+            return False
+        start = end + 1
+    return True
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -114,7 +120,7 @@ def _first_fault(lines: list[bytes], escaping: Escape) -> InvalidChangeError:
     while end - first > 1:
         middle = (first + end) // 2
         half = lines[first:middle]
-        if not _is_valid(b"\n".join(half), half, escaping):
+        if not _valid_count(b"\n".join(half), escaping):
             end = middle
         else:
             first = middle

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 from headwater import limits
 from headwater.client.columns.texts import join
 from headwater.errors import InvalidChangeError, SchemaError
-from headwater.protocol.tables.changes import are_fields, check_changes
+from headwater.protocol.tables.changes import check_changes, count_lines
 from headwater.protocol.tables.escaping import Escape
 from headwater.protocol.tables.rows import ADD, DELETE
 from headwater.spark.tables.columns import COLUMNS
@@ -79,7 +79,7 @@ class ChangeEncoder:
             pc.all(known).as_py()
             and 0 < key_bytes["min"].as_py() <= key_bytes["max"].as_py() <= limits.KEY_BYTES_MAX
             and pc.max(pc.binary_length(lines)).as_py() - len(b"\n") <= limits.CHANGE_BYTES_MAX
-            and are_fields(body[:-1], len(lines), self._escape)
+            and count_lines(body[:-1], self._escape) == len(lines)
         )
 
     def _refuse(self, lines: pa.Array, body: bytes, batch: pa.RecordBatch) -> None:

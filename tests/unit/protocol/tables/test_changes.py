@@ -83,6 +83,17 @@ def test_the_bounds_themselves_are_accepted() -> None:
     assert len(format_rows([line], limits.SEQNO_MAX, "2026-01-08T00:00:00.123Z")) <= limits.ROW_BYTES_MAX
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_a_line_that_is_too_long_is_found_among_others(place: int) -> None:
+    longest = b"+\tk\t" + b"r" * (limits.CHANGE_BYTES_MAX - 4)
+    lines = [b"+\tk\tr", longest, b"-\tk\t", longest]
+    assert parse_changes(b"\n".join(lines), 10).lines == lines
+    lines.insert(place, longest + b"r")
+    with pytest.raises(InvalidChangeError, match="the change is longer than") as error:
+        parse_changes(b"\n".join(lines), 10)
+    assert error.value.line == place + 1
+
+
 def test_empty_bodies_and_too_many_changes_are_refused() -> None:
     with pytest.raises(EmptyBodyError):
         parse_changes(b"", 1)
