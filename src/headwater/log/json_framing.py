@@ -62,10 +62,11 @@ def framed(body: bytes, messages_max: int, *, may_be_empty: bool = False) -> tup
 def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     """The messages of an array (without its brackets), in groups of bounded size."""
     start = 0
-    if _has_many_commas(data):
+    if len(data) > limits.JSON_INLINE_BYTES or _has_many_commas(data, start):  # counting takes a third of the time
         while (group := _objects(data, start)) is not None:
             messages, start = group
             yield messages
+    if _has_many_commas(data, start):
         for end in boundaries(data, start):
             messages = split_array(b"[" + data[start : end - 1] + b"]")
             if not messages:
@@ -78,11 +79,11 @@ def _split(data: bytes) -> Iterator[list[msgspec.Raw]]:
     yield messages
 
 
-def _has_many_commas(data: bytes) -> bool:
-    """Whether there are more than `JSON_COMMAS_AT_ONCE`. A long text is not counted to its end."""
+def _has_many_commas(data: bytes, start: int) -> bool:
+    """Whether there are more than `JSON_COMMAS_AT_ONCE` after a position. A long text is not counted to its end."""
     left = limits.JSON_COMMAS_AT_ONCE
-    for start in range(0, len(data), limits.JSON_STEP_BYTES):
-        left -= data.count(b",", start, start + limits.JSON_STEP_BYTES)
+    for position in range(start, len(data), limits.JSON_STEP_BYTES):
+        left -= data.count(b",", position, position + limits.JSON_STEP_BYTES)
         if left < 0:
             return True
     return False
