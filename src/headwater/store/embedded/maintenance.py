@@ -152,7 +152,7 @@ class Maintenance:
         """Run the maintenance that is due."""
         if self.is_full:
             await self._look_for_room()
-        else:
+        elif not self.folding.sealed:  # the file of a folded segment becomes the next one, and is not filled with zeros
             await self._prepare()
         idle_ticks_max = max(1, round(self._limits.fold_idle_s / bounds.MAINTAIN_S))
         self._deleted_ticks += self._owner.has_deletions(self.segment)
