@@ -107,6 +107,9 @@ BACKUP_STATUS_S = 15.0  # the same for `headwater backup status`
 RETENTION_MARKS = 64  # counts of messages in the state of a stream, for the messages that it keeps
 COUNT_STEP_BYTES = 256 * 1024  # of a stream whose messages are counted, read at a time
 
+# A store that several servers share.
+SHARED_BATCHES_AT_ONCE = 2  # that a server commits at a time
+
 # A store in PostgreSQL.
 POSTGRES_CONNECT_S = 5.0  # for a connection, unless the URL has connect_timeout
 POSTGRES_ANSWER_S = 30.0  # for one statement; after this the connection counts as lost

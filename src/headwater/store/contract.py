@@ -50,6 +50,13 @@ class OutdatedError(Exception):
         self.records = records  # their indices in the batch, in order
 
 
+class NotStoredError(Exception):
+    """Nothing of a batch was stored, because the one before it was not stored completely."""
+
+    def __init__(self) -> None:
+        super().__init__("the batch before was not stored, or not completely")
+
+
 class DocumentKey(NamedTuple):
     """The key of a document, to tell it from a path."""
 
@@ -248,10 +255,14 @@ class SharedStore(Store, Protocol):
     needs no transaction that writes. A record that creates a stream at a path at which another server has created one
     meanwhile is outdated, also if that one was deleted since and had a larger id: at each path ids rise.
 
-    `done` gets None, OutdatedError, RefusedError or UnavailableError. After the last two nothing of the batch is
-    stored, nor will be: if the connection was lost and it is unknown whether a batch was stored, the store finds that
-    out before it calls `done`. A batch of a server that was replaced, or that hung and was taken for dead, is refused
-    then. Any other error is final: the store cannot be used any more.
+    `commit` may be called again before a batch has ended, for at most SHARED_BATCHES_AT_ONCE batches that all have
+    events. The later one was decided on the states after the earlier one, so nothing of it is stored, and it ends with
+    NotStoredError, unless the earlier one was stored completely. `done` is called in the order of the batches.
+
+    `done` gets None, OutdatedError, NotStoredError, RefusedError or UnavailableError. After the last three nothing of
+    the batch is stored, nor will be: if the connection was lost and it is unknown whether a batch was stored, the store
+    finds that out before it calls `done`. A batch of a server that was replaced, or that hung and was taken for dead,
+    is refused then. Any other error is final: the store cannot be used any more.
 
     All methods raise UnavailableError if the store cannot be reached. What is read is what was committed at some moment
     between the call and its return, never something older.

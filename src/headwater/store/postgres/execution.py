@@ -62,7 +62,7 @@ class _Execution:
             loop.remove_reader(self._socket)
             loop.remove_writer(self._socket)
             os.close(self._socket)
-        return _rows_of(self._result)
+        return rows_of(self._result)
 
     def _watch(self) -> None:
         """Wait for the next bytes. Each event is asked for by itself, because uvloop ends a watch with the first event
@@ -104,7 +104,7 @@ class _Execution:
             self._ended.set_exception(error)
 
 
-def _rows_of(result: PGresult | None) -> PGresult:
+def rows_of(result: PGresult | None) -> PGresult:
     """A result if it has rows; otherwise the error is raised."""
     if result is None:
         raise psycopg.OperationalError("the connection ended without an answer")

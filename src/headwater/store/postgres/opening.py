@@ -24,7 +24,7 @@ from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener
 from headwater.store.postgres.writing import PostgresWriter
 
-FORMAT = 3
+FORMAT = 4
 _PRIVILEGES = (
     "GRANT USAGE ON SCHEMA headwater TO {user}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA headwater "
     "TO {user}; GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA headwater TO {user}"

@@ -1,4 +1,4 @@
--- Format 3. Everything is in the schema `headwater`. Paths and keys are bytes (UTF-8), so that their order and their
+-- Format 4. Everything is in the schema `headwater`. Paths and keys are bytes (UTF-8), so that their order and their
 -- content do not depend on the encoding and the collation of the database.
 
 CREATE TABLE headwater.meta (
@@ -116,9 +116,24 @@ CREATE TABLE headwater.leases (
     until timestamptz NOT NULL
 );
 
+-- Why a batch did not move the row of its server. Returns -1 in the place of a group if the batch before it was not stored, or
+-- not completely.
+CREATE FUNCTION headwater.not_moved(this_server bigint, this_epoch bigint, chained boolean)
+RETURNS integer[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF chained AND EXISTS (SELECT FROM headwater.servers WHERE id = this_server AND epoch = this_epoch) THEN
+        RETURN ARRAY[-1];
+    END IF;
+    RAISE EXCEPTION 'the batch came too late: server % has another connection', this_server USING ERRCODE = 'HW001';
+END
+$$;
+
 -- One batch. Every array of a kind has an element for each of its rows; `..._groups` says to which group of records it
 -- belongs. Records of a group are stored together or not at all. Returns the groups that were decided on outdated
 -- states; NULL if there are none.
+--
+-- `chained`: the batch was sent before the answer to the one before it. It was decided on the states after that one, and another
+-- server's states may have the same versions, so nothing of it is stored unless that one was stored completely.
 --
 -- Locks are taken in one order everywhere: the row of the server, slots of names, streams by id. `patient`: wait for
 -- locks. A transaction that has locks already does not wait, because it would take them in another order: what it cannot
@@ -128,7 +143,7 @@ CREATE TABLE headwater.leases (
 -- kept: one that was made for a table of a few rows would read all of the table, and it is replaced only when the table,
 -- which may have grown to millions of rows, is analyzed.
 CREATE FUNCTION headwater.store_batch(
-    this_server bigint, this_epoch bigint, this_batch bigint, patient boolean,
+    this_server bigint, this_epoch bigint, this_batch bigint, chained boolean, patient boolean,
     slots integer[],
     ids bigint[], versions bigint[], id_groups integer[],
     paths bytea[], path_ids bigint[], path_groups integer[],
@@ -155,9 +170,10 @@ DECLARE
     found_ids bigint[];
     found_versions bigint[];
 BEGIN
-    UPDATE headwater.servers SET batch = this_batch, outdated = NULL WHERE id = this_server AND epoch = this_epoch;
+    UPDATE headwater.servers SET batch = this_batch, outdated = NULL
+    WHERE id = this_server AND epoch = this_epoch AND (NOT chained OR (batch = this_batch - 1 AND outdated IS NULL));
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the batch came too late: server % has another connection', this_server USING ERRCODE = 'HW001';
+        RETURN headwater.not_moved(this_server, this_epoch, chained);
     END IF;
 
     IF cardinality(slots) > 0 THEN
@@ -290,7 +306,7 @@ $$;
 -- the streams in the order of the arrays, which is that of their ids. Every stream is a group of its own. `dues` may be
 -- shorter than the other arrays: the rest has no deadline.
 CREATE FUNCTION headwater.store_appends(
-    this_server bigint, this_epoch bigint, this_batch bigint, patient boolean,
+    this_server bigint, this_epoch bigint, this_batch bigint, chained boolean, patient boolean,
     ids bigint[], groups integer[], former_versions bigint[], versions bigint[], dues bigint[], states bytea[],
     starts bigint[], sizes bigint[], times bigint[], outlines bytea[], data bytea[],
     producer_ids bigint[], producer_names bytea[], producer_epochs bigint[], producer_seqs bigint[],
@@ -301,9 +317,10 @@ DECLARE
     free bigint[];
     written bigint;
 BEGIN
-    UPDATE headwater.servers SET batch = this_batch, outdated = NULL WHERE id = this_server AND epoch = this_epoch;
+    UPDATE headwater.servers SET batch = this_batch, outdated = NULL
+    WHERE id = this_server AND epoch = this_epoch AND (NOT chained OR (batch = this_batch - 1 AND outdated IS NULL));
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the batch came too late: server % has another connection', this_server USING ERRCODE = 'HW001';
+        RETURN headwater.not_moved(this_server, this_epoch, chained);
     END IF;
 
     IF NOT patient THEN

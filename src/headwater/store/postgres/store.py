@@ -46,7 +46,7 @@ from headwater.store.postgres.identity import Identity
 from headwater.store.postgres.reading import PostgresReader
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener, moved_since
-from headwater.store.postgres.writing import UNKNOWN, PostgresWriter, names_of
+from headwater.store.postgres.writing import UNKNOWN, Outcome, PostgresWriter, names_of
 from headwater.tasks import Tasks
 
 _HOLD = """
@@ -98,7 +98,7 @@ class PostgresStore:
         self._failed: Callable[[BaseException], None] = lambda _: None
         self._reserving: list[asyncio.Future[int]] = []
         self._seconds = Histogram()
-        self._in_progress: Done | None = None  # of a batch that was not reported yet
+        self._in_progress: dict[object, Done] = {}  # of the batches that were not reported yet, in their order
 
     @property
     def timeline(self) -> int:
@@ -132,13 +132,15 @@ class PostgresStore:
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         # Encoded at once, because the engine changes the states after this returns.
         if any(one.record for one in batch):
-            work = self._write(encode_appends(batch) or encode_batch(batch), self.timeline)
+            encoded = encode_appends(batch) or encode_batch(batch)
+            work = self._write(encoded, self._parts.writer.write(encoded, self.timeline))
         else:
             work = self._compare(batch, self.timeline)
-        self._in_progress = done
-        self._writing = self._tasks.start(self._reporting(work, done))
+        key = object()
+        self._in_progress[key] = done
+        self._writing = self._tasks.start(self._reporting(work, key))
 
-    async def _reporting(self, work: Coroutine[Any, Any, None], done: Done) -> None:
+    async def _reporting(self, work: Coroutine[Any, Any, None], key: object) -> None:
         try:
             await work
         except BaseException as error:  # noqa: BLE001 - whatever it is, the engine has to know it
@@ -146,25 +148,26 @@ class PostgresStore:
                 error = refusal(error)
             if isinstance(error, asyncio.CancelledError):
                 error = ConnectionError("the store was closed during a batch")
-            self._report(done, error)
+            self._report(key, error)
         else:
-            self._report(done, None)
+            self._report(key, None)
 
-    def _report(self, done: Done, error: BaseException | None) -> None:
-        if self._in_progress is done:  # it was not given up
-            self._in_progress = None
+    def _report(self, key: object, error: BaseException | None) -> None:
+        done = self._in_progress.pop(key, None)
+        if done is not None:  # it was not given up
             done(error)
 
     def give_up(self) -> None:
         self._parts.writer.stop_waiting()
-        if (done := self._in_progress) is not None:
+        if self._in_progress:
             self._parts.writer.cut()
             self._parts.pool.give_up()
-            self._report(done, ConnectionError(UNKNOWN))
+        for key in list(self._in_progress):
+            self._report(key, ConnectionError(UNKNOWN))
 
-    async def _write(self, encoded: EncodedBatch, timeline: int) -> None:
+    async def _write(self, encoded: EncodedBatch, writing: Coroutine[Any, Any, Outcome]) -> None:
         began_s = time.perf_counter()
-        outcome = await self._parts.writer.write(encoded, timeline)
+        outcome = await writing
         self._seconds.add(time.perf_counter() - began_s)
         self.streams += encoded.created - encoded.deleted
         self._parts.announcer.tell(encoded.moved)
@@ -300,7 +303,7 @@ class PostgresStore:
             await asyncio.wait((self._announcing,), timeout=limits.POSTGRES_NOTIFY_END_S)
 
     async def close(self) -> None:
-        """Wait for the batch in progress, but not for a database that cannot be reached."""
+        """Wait for the batches in progress, but not for a database that cannot be reached."""
         if self._writing is not None and not self._writing.done():
             await asyncio.wait((self._writing,), timeout=limits.POSTGRES_RETRY_S)
         self._parts.writer.stop_waiting()

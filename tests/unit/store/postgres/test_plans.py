@@ -42,7 +42,7 @@ _number = struct.Struct(">q").pack
 async def _store(connection: Connection, batch: EncodedBatch | None, turn: int) -> list[int]:
     """Store a batch. Returns the groups of it that are outdated."""
     assert batch is not None
-    arguments = [_number(SERVER), _number(0), _number(turn), b"\1", *(one.data for one in batch.arguments)]
+    arguments = [_number(SERVER), _number(0), _number(turn), b"\0", b"\1", *(one.data for one in batch.arguments)]
     groups = (await execute(connection, _CALLS[batch.function], arguments)).get_value(0, 0)
     return [] if groups is None else decode_ints(groups)
 
