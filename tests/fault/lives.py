@@ -93,7 +93,7 @@ def release(engine: Engine) -> None:
         stream.live = None
     committer = engine._writer.committer
     committer.withdraw()
-    committer._committing = None
+    committer._in_progress.clear()
 
 
 class LoopClock:

@@ -28,6 +28,7 @@ from headwater.store.contract import (
     HeldRole,
     Key,
     Moved,
+    NotStoredError,
     OutdatedError,
     RefusedError,
     StatePage,
@@ -125,6 +126,24 @@ class ServerRow:
 
 
 @dataclass(eq=False)
+class Attempt:
+    """A batch on its way to the database, after one that is in progress on the same connection."""
+
+    server: int
+    epoch: int
+    number: int
+    batch: list[Commit]
+    former: Attempt | None
+    is_over: bool = False  # the database has answered it
+    is_dropped: bool = False  # it never arrives
+    is_lost: bool = False
+    is_complete: bool = False  # all of it is stored
+    last: ServerRow | None = None  # of the server, after the connection was lost
+    again: Attempt | None = None  # on the next connection
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False)
 class LockSet:
     server: int
     keys: frozenset[Key]
@@ -199,11 +218,14 @@ class SimDatabase:
         row.epoch += 1
         return row.epoch, row
 
-    def execute(self, server: int, epoch: int, number: int, batch: Sequence[Commit]) -> list[int]:
+    def execute(self, attempt: Attempt) -> list[int]:
         """Store the records of a batch that hold, and return the indices of the others."""
+        server, batch = attempt.server, attempt.batch
         row = self.rows[server]
-        if not self.is_current(row, epoch):
+        if not self.is_current(row, attempt.epoch):
             raise LateError
+        if attempt.former is not None and not self.follows(row, attempt.number):
+            raise NotStoredError
         if self.full_until_s > self.time_s:
             raise RefusedError("the disk of the database is full")
         outdated = self.outdated(batch)
@@ -213,13 +235,17 @@ class SimDatabase:
             for lock in self.locks
             if lock.server != server or all(lock.keys.isdisjoint(one.expects or ()) for one in batch)
         ]
-        row.batch, row.outdated = number, sorted(outdated)
+        row.batch, row.outdated = attempt.number, sorted(outdated)
         if stored:
             self._apply(server, stored)
         return row.outdated
 
     def is_current(self, row: ServerRow, epoch: int) -> bool:
         return row.epoch == epoch
+
+    def follows(self, row: ServerRow, number: int) -> bool:
+        """Whether the batch before this one was stored completely."""
+        return row.batch == number - 1 and not row.outdated
 
     def outdated(self, batch: Sequence[Commit]) -> set[int]:
         """The records that do not hold, and those that share a key with them."""
@@ -314,6 +340,7 @@ class SimSharedStore:
         self._machine = machine
         self._server = server
         self._batch = 0
+        self._newest: Attempt | None = None
         database.rows[server] = ServerRow()
         self._epoch = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -333,40 +360,77 @@ class SimSharedStore:
     def commit(self, batch: Sequence[Commit], done: Done) -> None:
         self._batch += 1
         copied = [Commit(one.record, (), dict(one.expects or {})) for one in batch]
-        task = asyncio.get_running_loop().create_task(self._commit(copied, self._batch, done))
+        former = None if self._newest is None or self._newest.ended.is_set() else self._newest
+        self._newest = Attempt(self._server, self._epoch, self._batch, copied, former)
+        task = asyncio.get_running_loop().create_task(self._commit(self._newest, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _commit(self, batch: list[Commit], number: int, done: Done) -> None:
+    async def _commit(self, attempt: Attempt, done: Done) -> None:
         try:
-            outdated = await self._stored(batch, number)
-        except (UnavailableError, RefusedError) as error:
+            outdated = await self._stored(attempt)
+        except (NotStoredError, UnavailableError, RefusedError) as error:
+            attempt.ended.set()
             done(error)
         else:
+            attempt.is_complete = not outdated
+            attempt.ended.set()
             done(OutdatedError(outdated) if outdated else None)
 
-    async def _stored(self, batch: list[Commit], number: int) -> list[int]:
-        database = self._database
-        if not any(commit.record for commit in batch):
-            return sorted(await self._ask(lambda: database.outdated(batch)))
-        keys = [key for commit in batch for key in commit.expects or ()]
-        epoch = self._epoch
+    async def _stored(self, attempt: Attempt) -> list[int]:
+        database, former = self._database, attempt.former
+        if not any(commit.record for commit in attempt.batch):
+            if former is not None:
+                database.broken.append(AssertionError("a batch without events is beside another one"))
+            return sorted(await self._ask(lambda: database.outdated(attempt.batch)))
+        answer = await self._answer(attempt)
+        if former is not None:
+            await former.ended.wait()
+            if former.last is not None and former.last.epoch > attempt.epoch:  # what became of both was found out
+                stored = self._learned(attempt.number, former.last)
+                if stored is None:
+                    raise NotStoredError
+                return stored
+            if not former.is_complete:
+                raise NotStoredError
+        return await self._outcome(attempt, answer)
+
+    async def _answer(self, attempt: Attempt) -> list[int] | Exception:
         try:
-            return await self._ask(
-                lambda: database.execute(self._server, epoch, number, batch), keys, loss=database.loss
-            )
-        except LostError:
-            return await self._resolved(number)
-        except LateError:  # another session of this server has raised the epoch
+            return await self._ask(lambda: self._database.execute(attempt), attempt=attempt)
+        except (LostError, LateError, NotStoredError, UnavailableError, RefusedError) as error:
+            return error
+
+    async def _outcome(self, attempt: Attempt, answer: list[int] | Exception) -> list[int]:
+        if isinstance(answer, LostError):
+            return await self._resolved(attempt)
+        if isinstance(answer, LateError):  # another session of this server has raised the epoch
             self._epoch = (await self._fenced())[0]
             raise UnavailableError("the session was ended") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    async def _resolved(self, number: int) -> list[int]:
+    async def _resolved(self, attempt: Attempt) -> list[int]:
         """What became of a batch whose connection was lost."""
         self._epoch, batch, outdated = await self._fenced()
-        if batch != number:
+        attempt.last = ServerRow(self._epoch, batch, outdated)
+        stored = self._learned(attempt.number, attempt.last)
+        if stored is not None:
+            return stored
+        if self._database.random.random() < 0.5:
             raise UnavailableError("the connection was lost, and the batch is not stored")
-        return outdated
+        again = attempt.again = Attempt(self._server, self._epoch, attempt.number, attempt.batch, None)
+        try:
+            return await self._outcome(again, await self._answer(again))
+        finally:
+            attempt.last = again.last or attempt.last
+
+    def _learned(self, number: int, last: ServerRow) -> list[int] | None:
+        """The records of a batch that are outdated, by the last batch that was stored; None: it is not."""
+        if last.batch < number:
+            return None
+        return last.outdated if last.batch == number else []
 
     async def _fenced(self) -> tuple[int, int, list[int]]:
         def fence() -> tuple[int, int, list[int]]:
@@ -379,14 +443,29 @@ class SimSharedStore:
             except UnavailableError:
                 await asyncio.sleep(0.1)
 
-    async def _ask(self, work: Callable[[], T], keys: Collection[Key] = (), *, loss: float = 0.0) -> T:
+    def _before(self, attempt: Attempt) -> Attempt | None:
+        """What was sent before on the same connection. Decides whether this connection is lost."""
+        former = attempt.former
+        while former is not None and former.again is not None:
+            former = former.again
+        rng, loss = self._database.random, self._database.loss
+        attempt.is_lost = rng.random() < loss or (former is not None and former.is_lost)
+        return former
+
+    async def _ask(self, work: Callable[[], T], keys: Collection[Key] = (), *, attempt: Attempt | None = None) -> T:
         """Let the database do something."""
         database, machine = self._database, self._machine
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         rng = database.random
-        is_lost = rng.random() < loss
+        former = None if attempt is None else self._before(attempt)
+        is_lost = attempt is not None and attempt.is_lost
+        if attempt is not None:
+            keys = [key for commit in attempt.batch for key in commit.expects or ()]
 
         def reply(result: T | None, error: Exception | None) -> None:
+            if attempt is not None:
+                attempt.is_over = True
+
             def deliver() -> None:
                 if answer.done():
                     return
@@ -399,6 +478,11 @@ class SimSharedStore:
                 database.later(database.delay_s(), deliver, machine)
 
         def run() -> None:
+            if attempt is not None and former is not None and not former.is_over:
+                attempt.is_dropped = former.is_dropped
+                if not attempt.is_dropped:  # a connection executes one after another
+                    database.later(0.001, run)
+                return
             if database.down_until_s > database.time_s:
                 reply(None, UnavailableError("the database is down"))
                 return
@@ -422,6 +506,8 @@ class SimSharedStore:
             database.later(rng.choice([0.01, 0.1, 1.0]), lose, machine)
             if rng.random() < 0.7:  # late, or not at all
                 database.later(rng.choice([0.001, 0.05, 0.5, 3.0]), run)
+            elif attempt is not None:
+                attempt.is_dropped = True
         else:
             database.later(database.delay_s(), run)
         return await answer

@@ -82,11 +82,16 @@ def the_epoch_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_became_of_a_lost_batch_is_guessed(patch: pytest.MonkeyPatch) -> None:
-    async def guessed(self: SimSharedStore, number: int) -> list[int]:
+    async def guessed(self: SimSharedStore, _: Any) -> list[int]:
         await self._fenced()
         return []
 
     patch.setattr(SimSharedStore, "_resolved", guessed)
+
+
+def a_batch_is_stored_whatever_became_of_the_one_before(patch: pytest.MonkeyPatch) -> None:
+    """It was decided on the states after that one, and its server was told that it is not stored."""
+    patch.setattr(SimDatabase, "follows", lambda *_: True)
 
 
 def states_that_a_decision_only_reads_are_not_named(patch: pytest.MonkeyPatch) -> None:
@@ -113,10 +118,22 @@ def records_that_depend_on_others_overtake_them(patch: pytest.MonkeyPatch) -> No
         self._is_paused = False
         self._start()
         self._waiting = waiting + self._waiting
-        if self._waiting and self._committing is None and not self._scheduled:
+        if self._waiting and not self._in_progress and not self._scheduled:
             self._start()
 
     patch.setattr(Committer, "commit_alone", overtaking)
+
+
+def records_of_a_batch_that_was_not_stored_wait_behind_others(patch: pytest.MonkeyPatch) -> None:
+    """What was decided after them may be stored before them."""
+    fail = Committer._fail
+
+    def misplacing(self: Committer, batch: Any, error: BaseException | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        fail(self, batch, error)
+        self._waiting = waiting + self._waiting
+
+    patch.setattr(Committer, "_fail", misplacing)
 
 
 def outdated_states_are_not_held(patch: pytest.MonkeyPatch) -> None:
@@ -179,6 +196,8 @@ SABOTAGES: list[Callable[[pytest.MonkeyPatch], None]] = [
     a_check_replaces_a_state_with_pending_events,
     the_epoch_is_ignored,
     what_became_of_a_lost_batch_is_guessed,
+    a_batch_is_stored_whatever_became_of_the_one_before,
+    records_of_a_batch_that_was_not_stored_wait_behind_others,
     states_that_a_decision_only_reads_are_not_named,
     later_records_on_the_same_states_are_kept,
     records_that_depend_on_others_overtake_them,

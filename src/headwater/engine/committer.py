@@ -3,21 +3,30 @@
 While a slow batch is written, many records arrive, so the next batch is larger and slower. To prevent this, a window
 limits the bytes that may wait. After a slow batch it is set to the bytes that the disk writes in `COMMIT_S`, but at
 least to `COMMIT_BYTES_MIN`. It doubles after each fast batch.
+
+A shared store takes a second batch before the first one has ended (`store/contract.py`), so that it need not wait for
+this process between them. The second one is sent only if it has as many records as the first one. When it was sent as
+soon as anything waited, batches were a third smaller, and fewer records were stored. If the first one fails, nothing of
+the second one is stored. Its records wait again then, before all others, so that the failure finds them where it finds
+what was not sent yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
+
+import msgspec
 
 from headwater import limits
 from headwater.engine.catalogue import LoadedDocument, LoadedStream
 from headwater.errors import HeadwaterError, OverloadedError
 from headwater.log.commands import Command, Reply
 from headwater.measures import COUNTS, Histogram
-from headwater.store.contract import Commit, OutdatedError, Store
+from headwater.store.contract import Commit, NotStoredError, OutdatedError, Store
 
 Answer: TypeAlias = Reply | HeadwaterError
 Answered: TypeAlias = Callable[[Answer], None]
@@ -54,6 +63,10 @@ def split_by_keys(
     return kept, [record for record in records if id(record) in sharing]
 
 
+def _has_events(records: list[PendingRecord]) -> bool:
+    return any(one.record for one in records)
+
+
 class CommitMeasures:
     """Measurements of batches."""
 
@@ -65,6 +78,17 @@ class CommitMeasures:
         self.accepted_bytes = 0  # of bodies
         self.failures = 0  # failed batches
         self.outdated = 0  # records that another server was faster than
+
+
+class _Batch(msgspec.Struct, eq=False):
+    """A batch that was passed to the store."""
+
+    records: list[PendingRecord]
+    size_bytes: int
+    is_alone: bool  # no other one is committed beside it
+    began_s: float
+    is_repeated: bool = True  # whether it is committed again if it was not stored because of the one before it
+    error: BaseException | None = None
 
 
 class Committer:
@@ -83,22 +107,24 @@ class Committer:
         self._waiting: list[PendingRecord] = []
         self._bytes = 0
         self._window_bytes = backlog_bytes_max  # bytes that may wait
-        self._committing: list[PendingRecord] | None = None
-        self._committing_bytes = 0
+        self._in_progress: deque[_Batch] = deque()
+        self._failing: list[_Batch] = []  # have ended with an error, while a later one has not ended
+        self._at_once = limits.SHARED_BATCHES_AT_ONCE if store.shared else 1
+        self._has_room = True  # for another batch in progress
         self._scheduled = False
         self._is_paused = False  # until records are added that are committed alone
-        self._began_s = 0.0
+        self._began_s = 0.0  # when the first batch in progress was sent, or became the first one
         self.measures = CommitMeasures()
 
     @property
     def backlog(self) -> tuple[int, int]:
         """The number of records that are not durable yet, and the bytes that wait for the next batch."""
-        return len(self._waiting) + len(self._committing or ()), self._bytes
+        return len(self._waiting) + sum(len(batch.records) for batch in self._all), self._bytes
 
     @property
-    def in_progress(self) -> list[PendingRecord] | None:
-        """The batch that is being written, the same list with which it ends."""
-        return self._committing
+    def _all(self) -> list[_Batch]:
+        """The batches of which it was not reported how they ended."""
+        return [*self._failing, *self._in_progress]
 
     def check_room(self, size_bytes: int) -> None:
         waiting_bytes = self._bytes + size_bytes
@@ -117,7 +143,7 @@ class Committer:
     def add(self, commit: PendingRecord, size_bytes: int = 0) -> None:
         self._waiting.append(commit)
         self._bytes += size_bytes
-        if self._committing is None and not self._scheduled:
+        if self._has_room and not self._scheduled:
             # Start at the end of this loop iteration, so that all its writes share the batch.
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
@@ -127,6 +153,12 @@ class Committer:
         commits, self._waiting = self._waiting, []
         self._bytes = 0
         return commits
+
+    def give_up(self) -> Sequence[list[PendingRecord]]:
+        """The batches in progress, the same lists with which they end. What was not stored is not committed again."""
+        for batch in self._all:
+            batch.is_repeated = False
+        return [batch.records for batch in self._all]
 
     def pause(self) -> None:
         """Start no batch until `commit_alone`."""
@@ -139,9 +171,9 @@ class Committer:
         add()
         self._waiting, dependent = split_by_keys(self._waiting, waiting)
         self._is_paused = False
-        self._start()
+        self._start(is_alone=True)
         self._waiting = waiting + dependent + self._waiting
-        if self._waiting and self._committing is None and not self._scheduled:
+        if self._waiting and not self._in_progress and not self._scheduled:
             self._start()
 
     def withdraw_sharing(self, outdated: list[PendingRecord]) -> list[PendingRecord]:
@@ -149,45 +181,77 @@ class Committer:
         self._waiting, sharing = split_by_keys(self._waiting, outdated)
         return sharing
 
-    def _start(self) -> None:
+    def _start(self, *, is_alone: bool = False) -> None:
         self._scheduled = False
-        if self._committing is not None or not self._waiting or self._is_paused:
+        waiting, in_progress = self._waiting, self._in_progress
+        if not self._has_room or not waiting or self._is_paused or (in_progress and not self._may_follow):
             return
-        self._committing, self._waiting = self._waiting, []
-        records = passed_to_store(self._committing)
+        records = passed_to_store(waiting)
+        began_s = time.perf_counter() if records else 0.0
+        if not in_progress:
+            self._began_s = began_s
+        in_progress.append(_Batch(waiting, self._bytes, is_alone, began_s))
         self.measures.accepted_bytes += self._bytes
-        self._committing_bytes, self._bytes = self._bytes, 0
+        self._waiting, self._bytes = [], 0
+        self._has_room = len(in_progress) < self._at_once
         if records:
             self.measures.sizes.add(len(records))
-            self._began_s = time.perf_counter()
             self._store.commit(records, self._done)
         else:
             self._done(None)
 
+    @property
+    def _may_follow(self) -> bool:
+        """Whether the records that wait are committed while another batch is in progress."""
+        former = self._in_progress[-1]
+        return (
+            len(self._waiting) >= len(former.records)
+            and not former.is_alone
+            and _has_events(former.records)
+            and _has_events(self._waiting)
+        )
+
     def _done(self, error: BaseException | None) -> None:
-        commits, self._committing = self._committing, None
-        began_s, self._began_s = self._began_s, 0.0
-        if commits is None:
+        in_progress = self._in_progress
+        if not in_progress:
             raise RuntimeError("the store reported a batch that was not in progress")
-        if error is not None:
-            if isinstance(error, OutdatedError):
-                self.measures.outdated += len(error.records)
-            else:
-                self.measures.failures += 1
-            self._failed(commits, error)
+        batch, began_s, now_s = in_progress.popleft(), self._began_s, time.perf_counter()
+        self._began_s = now_s if in_progress else 0.0
+        if error is not None or self._failing:
+            self._fail(batch, error)
         else:
+            self._has_room = True
             if began_s:
-                took_s = time.perf_counter() - began_s
-                self.measures.seconds.add(took_s)
-                if self._committing_bytes > limits.COMMIT_BYTES_MIN or self._window_bytes < self._backlog_bytes_max:
-                    self._adjust_window(took_s)
-            self._durable(commits)
+                self.measures.seconds.add(now_s - batch.began_s)
+                if batch.size_bytes > limits.COMMIT_BYTES_MIN or self._window_bytes < self._backlog_bytes_max:
+                    self._adjust_window(batch.size_bytes, now_s - began_s)
+            self._durable(batch.records)
         if self._waiting and not self._scheduled:
             self._start()
 
-    def _adjust_window(self, took_s: float) -> None:
+    def _fail(self, batch: _Batch, error: BaseException | None) -> None:
+        """Report a batch that has failed, as soon as those after it have ended too."""
+        batch.error = error or RuntimeError("the store has stored a batch although the one before it has failed")
+        self._failing.append(batch)
+        self._has_room = not self._in_progress
+        if self._in_progress:
+            return
+        failing, self._failing = self._failing, []
+        repeated = [one for one in failing if one.is_repeated and isinstance(one.error, NotStoredError)]
+        self._waiting = [record for one in repeated for record in one.records] + self._waiting
+        self._bytes += sum(one.size_bytes for one in repeated)
+        for one in failing:
+            if one.error is None or one in repeated:
+                continue
+            if isinstance(one.error, OutdatedError):
+                self.measures.outdated += len(one.error.records)
+            else:
+                self.measures.failures += 1
+            self._failed(one.records, one.error)
+
+    def _adjust_window(self, size_bytes: int, took_s: float) -> None:
         if took_s > limits.COMMIT_S:
-            fits = int(self._committing_bytes * limits.COMMIT_S / took_s)
+            fits = int(size_bytes * limits.COMMIT_S / took_s)
             self._window_bytes = min(self._backlog_bytes_max, max(limits.COMMIT_BYTES_MIN, fits))
         else:
             self._window_bytes = min(self._backlog_bytes_max, 2 * self._window_bytes)

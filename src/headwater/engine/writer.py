@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -65,7 +65,16 @@ from headwater.log.events import (
 from headwater.log.quotas import Quotas, Usage, counted_streams
 from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document, extend, replace_front
-from headwater.store.contract import Expects, Key, NoMemoryError, OutdatedError, RefusedError, Store, shared
+from headwater.store.contract import (
+    Expects,
+    Key,
+    NoMemoryError,
+    NotStoredError,
+    OutdatedError,
+    RefusedError,
+    Store,
+    shared,
+)
 from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.engine")
@@ -112,7 +121,8 @@ class Writer:
         self._postponed: list[tuple[Command, Answered]] = []  # free space, and wait until a batch is rolled back
         self._next_id = 1
         self._tasks = Tasks()
-        self._superseded: list[PendingRecord] | None = None  # the batch during which another database took over
+        # The batches during which another database took over.
+        self._superseded: Sequence[list[PendingRecord]] = ()
         store_of_many = shared(store)
         # None: this server is the only one.
         self.sharing = (
@@ -529,7 +539,7 @@ class Writer:
             self._tell_watch(watched)
 
     def _publish_shared(self, commits: list[PendingRecord]) -> None:
-        if commits is self._superseded:  # it is stored, and its states are not in memory any more
+        if self._is_superseded(commits):  # it is stored, and its states are not in memory any more
             _answer_all(commits)
         else:
             self._publish(commits)
@@ -587,11 +597,11 @@ class Writer:
 
     def forget_all(self) -> None:
         """Take the timeline of the database that took over, and forget all states: what is in memory may be newer than
-        what is there. What waits is refused. The batch in progress is stored or not, which its end tells."""
+        what is there. What waits is refused. A batch in progress is stored or not, which its end tells."""
         log.warning("another database took the place of the former one, or it was restored: a timeline begins")
         self._catalogue.timeline = self._store.timeline
         waiting = self.committer.withdraw()
-        self._superseded = self.committer.in_progress
+        self._superseded = self.committer.give_up()
         if self.sharing is not None:
             self.sharing.give_up(replaced())
         self._catalogue.forget_all()
@@ -603,9 +613,13 @@ class Writer:
                 self.usage.note(commit.record, _states(commit), -1)
             _answer(commit, error)
 
+    def _is_superseded(self, commits: list[PendingRecord]) -> bool:
+        return any(commits is one for one in self._superseded)
+
     def _end_superseded(self, committed: list[PendingRecord], error: BaseException) -> bool:
         """End a batch of which nothing is in memory any more. False: it is none of these."""
-        if committed is not self._superseded or not isinstance(error, OutdatedError | UnavailableError | RefusedError):
+        is_known = isinstance(error, OutdatedError | NotStoredError | UnavailableError | RefusedError)
+        if not is_known or not self._is_superseded(committed):
             return False
         refused = passed_to_store(committed)
         if isinstance(error, OutdatedError):

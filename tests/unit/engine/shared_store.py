@@ -35,6 +35,8 @@ def stream_state(stream_id: int, path: str, data: bytes = b"") -> StreamState:
 class OtherServers:
     """What other servers have stored, and a `SharedStore` that asks it."""
 
+    shared = True
+
     def __init__(self, *states: StreamState) -> None:
         self.states = {state.id: state for state in states}
         self.stored_documents: dict[str, Document] = {}
