@@ -535,6 +535,9 @@ class SimSharedStore:
     async def moved_since(self, cursor: str) -> tuple[list[Moved], str]:
         return await self._ask(lambda: self._database.moved_since(self._server, cursor))
 
+    async def recount(self) -> None:
+        """The count is that of the database."""
+
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         raise NotImplementedError("the simulation has no roles")
 

@@ -139,7 +139,7 @@ class Engine:
             store, catalogue, self._live, limits, self.now_ms, self.execute, self._retainer.trim_due, may_sweep
         )
         self._watcher = self._watched(among)
-        self._recounter = Recounter(store, usage) if among is not None and usage else None
+        self._recounter = None if among is None else Recounter(among, catalogue, usage)
         self._giving_up: asyncio.TimerHandle | None = None
 
     def _watched(self, store: SharedStore | None) -> Watcher | None:

@@ -1,4 +1,4 @@
-"""Counting again what the streams below prefixes and of tokens use, in a shared store.
+"""Counting again the streams of a shared store, and what those below prefixes and of tokens use.
 
 Each server counts what it writes, and others delete what it has created. Without more, the count of one server rises
 until it refuses everything, while that of another one falls below zero and refuses nothing. What is written during a
@@ -12,9 +12,10 @@ import logging
 import time
 
 from headwater import limits as bounds
+from headwater.engine.catalogue import Catalogue
 from headwater.errors import HeadwaterError
 from headwater.log.quotas import Usage, counted_streams
-from headwater.store.contract import Store
+from headwater.store.contract import SharedStore, Store
 
 log = logging.getLogger("headwater.engine")
 
@@ -33,8 +34,9 @@ async def counted(store: Store, usage: Usage) -> Usage:
 
 
 class Recounter:
-    def __init__(self, store: Store, usage: Usage) -> None:
+    def __init__(self, store: SharedStore, catalogue: Catalogue, usage: Usage | None) -> None:
         self._store = store
+        self._catalogue = catalogue
         self._usage = usage
         self._task: asyncio.Task[None] | None = None
 
@@ -52,9 +54,15 @@ class Recounter:
             await asyncio.sleep(max(bounds.RECOUNT_S, took_s / bounds.RECOUNT_SHARE))
             began_s = time.monotonic()
             try:
-                self._usage.take(await counted(self._store, self._usage))
+                await self._recount()
             except HeadwaterError as error:
-                log.info("what quotas limit could not be counted again: %s", error)
+                log.info("streams could not be counted again: %s", error)
             except Exception:
-                log.exception("what quotas limit could not be counted again")
+                log.exception("streams could not be counted again")
             took_s = time.monotonic() - began_s
+
+    async def _recount(self) -> None:
+        await self._store.recount()
+        self._catalogue.count = self._store.streams
+        if self._usage:
+            self._usage.take(await counted(self._store, self._usage))

@@ -62,7 +62,7 @@ from headwater.log.events import (
     Touched,
     Trimmed,
 )
-from headwater.log.quotas import Quotas, Usage, counted_streams
+from headwater.log.quotas import Quotas, Usage
 from headwater.log.retention import Retention
 from headwater.log.state import Document, StreamState, evolve, evolve_document, extend, replace_front
 from headwater.store.contract import (
@@ -156,18 +156,6 @@ class Writer:
         self._next_id = max(self._store.next_id, self._store.timeline + 1, self._now_ms() * 1000)
         self._catalogue.timeline = self._store.timeline
         self._catalogue.count = self._store.streams
-
-    async def count_usage(self) -> None:
-        """Count what the prefixes and tokens with quotas use. Called before the first command."""
-        if self.usage is None:
-            return
-        prefixes = [f"{kind}{prefix}" for prefix in self.usage.prefixes.outermost for kind in bounds.PATH_KINDS]
-        for prefix in [""] if self.usage.counts_owners else prefixes:
-            after: str | None = ""
-            while after is not None:
-                states, after = await self._store.page(prefix, after, bounds.LIST_PAGE_MAX)
-                for state in states:
-                    self.usage.add(state.path, state.owner, counted_streams(state.path), state.size)
 
     def drain(self) -> None:
         """Refuse new commands and end all live reads."""

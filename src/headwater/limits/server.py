@@ -20,7 +20,9 @@ TTL_RENEWAL_PARTS = 20  # a renewal is stored when 1/20 of the time-to-live has 
 
 # A store that several servers share.
 VERSION_QUERIES_MAX = 4  # queries at a time for the versions of what is in memory
-RECOUNT_S = 20.0  # until a server that shares a store counts again what prefixes and tokens with quotas use
+RECOUNT_S = (
+    20.0  # until a server that shares a store counts its streams again, and what prefixes and tokens with quotas use
+)
 RECOUNT_SHARE = 0.05  # of the time that this may take
 WATCH_POLL_MS = 1000  # how often a server looks for changes of which it was not told
 WATCH_LOADS_MAX = 200  # streams that others have changed and a server loads in a poll

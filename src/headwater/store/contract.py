@@ -305,6 +305,9 @@ class SharedStore(Store, Protocol):
         before means nothing any more. It is called before anything of the other database is returned. A batch that was
         passed to `commit` before is stored if `done` says so, and otherwise never will be."""
 
+    async def recount(self) -> None:
+        """Set `streams`, which counts what this server creates and deletes, to the number of all servers' streams."""
+
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         """Take a role for some time, or renew it if this server has it already. None if another server has it."""
 

@@ -9,6 +9,7 @@ import pytest
 from headwater import limits
 from headwater.engine import Engine
 from headwater.errors import QuotaExceededError, TooManyStreamsError, UnavailableError
+from headwater.limits import Limits
 from headwater.log.commands import Delete
 from headwater.log.quotas import Prefixes, PrefixQuota, TokenQuota, TokenQuotas, Usage
 from headwater.store.contract import StatePage
@@ -50,6 +51,30 @@ def test_what_others_delete_and_create_counts(monkeypatch: pytest.MonkeyPatch) -
             for number in range(3):
                 await other.execute(Delete(f"a/{number}", other.now_ms()))
             await agree(0, 0)
+        for engine in (one, other):
+            await engine.stop()
+
+    asyncio.run(main())
+
+
+def test_the_limit_of_streams_counts_what_others_create_and_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server refused streams although nearly all had been deleted at the other one, whose count fell below zero."""
+    monkeypatch.setattr(limits, "RECOUNT_S", 0.05)
+    url = postgres().clean_database()
+
+    async def main() -> None:
+        one, other = [Engine(await open_store(url), Limits(streams_max=3)) for _ in range(2)]
+        for engine in (one, other):
+            await engine.start()
+        for _ in range(3):
+            for number in range(3):
+                await one.execute(create(one, f"a/{number}"))
+            await wait_until_async(lambda: other.report().streams == 3)
+            with pytest.raises(TooManyStreamsError):
+                await other.execute(create(other, "a/more"))
+            for number in range(3):
+                await other.execute(Delete(f"a/{number}", other.now_ms()))
+            await wait_until_async(lambda: (one.report().streams, other.report().streams) == (0, 0))
         for engine in (one, other):
             await engine.stop()
 

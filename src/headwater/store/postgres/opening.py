@@ -18,7 +18,7 @@ from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase, discard, text_of
 from headwater.store.postgres.identity import IDENTITY, Identity, check_settings, raise_ids, row_of
 from headwater.store.postgres.presence import SCHEMA_LOCK, keep_copies_away
-from headwater.store.postgres.reading import READ_STATEMENTS
+from headwater.store.postgres.reading import COUNT_STREAMS, READ_STATEMENTS
 from headwater.store.postgres.store import PostgresParts, PostgresStore
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener
@@ -50,7 +50,7 @@ async def open_store(url: str, wall: Callable[[], float] = time.time) -> Postgre
             connection,
             "INSERT INTO headwater.servers VALUES (nextval('headwater.server_ids'), 0, 0, NULL) RETURNING id",
         )
-        streams = await count_streams(connection)
+        (streams,) = await row_of(connection, COUNT_STREAMS)
     except psycopg.Error as error:
         failure = opening_failure(database, connection, error)
         await discard(connection)
@@ -137,13 +137,3 @@ def opening_failure(database: PostgresDatabase, connection: Connection, error: p
 
 def _privileges_missing(connection: Connection, error: BaseException) -> str:
     return f"{text_of(error)}. As the owner of the schema: {_PRIVILEGES.format(user=connection.info.user)}"
-
-
-async def count_streams(connection: Connection) -> int:
-    """How many streams there are; about, if there are many."""
-    row = await row_of(
-        connection,
-        "SELECT CASE WHEN reltuples > 1e6 THEN reltuples::bigint ELSE (SELECT count(*) FROM headwater.streams) END "
-        "FROM pg_class WHERE oid = 'headwater.streams'::regclass",
-    )
-    return int(row[0])

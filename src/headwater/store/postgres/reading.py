@@ -91,6 +91,11 @@ _RANGE = """
 """
 _BYTES = Statement(b"bytes", _RANGE.format(columns=COLUMNS))
 _OUTLINES = Statement(b"outlines", _RANGE.format(columns=OUTLINE_COLUMNS))
+# About, if there are many.
+COUNT_STREAMS = """
+    SELECT CASE WHEN reltuples > 1e6 THEN reltuples::bigint ELSE (SELECT count(*) FROM headwater.streams) END
+    FROM pg_class WHERE oid = 'headwater.streams'::regclass
+"""
 READ_STATEMENTS = (_STREAM_VERSIONS, _BYTES, _OUTLINES)
 _NUMBER = struct.Struct(">q")
 _AT_TIME = f"""

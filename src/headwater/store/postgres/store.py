@@ -43,7 +43,7 @@ from headwater.store.postgres.connections import (
     text_of,
 )
 from headwater.store.postgres.identity import Identity
-from headwater.store.postgres.reading import PostgresReader
+from headwater.store.postgres.reading import COUNT_STREAMS, PostgresReader
 from headwater.store.postgres.upkeep import PostgresUpkeep
 from headwater.store.postgres.watching import Announcer, Listener, moved_since
 from headwater.store.postgres.writing import UNKNOWN, Outcome, PostgresWriter, names_of
@@ -272,6 +272,9 @@ class PostgresStore:
 
     async def moved_since(self, cursor: str) -> tuple[list[Moved], str]:
         return await moved_since(self._parts.pool, self._parts.server, self.timeline, cursor)
+
+    async def recount(self) -> None:
+        ((self.streams,),) = await self._parts.pool.fetch(COUNT_STREAMS, ())
 
     async def hold(self, name: str, seconds: float) -> HeldRole | None:
         asked_s = time.monotonic()
