@@ -57,7 +57,7 @@ def test_the_core_has_no_http_terms(path: Path) -> None:
             assert "http" not in words, where
         elif type(node.value) is int:
             assert node.value not in STATUSES, where
-    assert ".status" not in path.read_text()
+    assert ".status" not in path.read_text().replace("result.status != ExecStatus", "")  # of libpq, not of HTTP
 
 
 @pytest.mark.parametrize("path", CORE, ids=names(CORE))

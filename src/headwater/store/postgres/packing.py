@@ -108,7 +108,7 @@ _ADD = Statement(
 PACK_STATEMENTS = (_LOCK, _FRESH, _LAST_CHUNKS, _REMOVE, _ADD)
 
 
-class Outcome(NamedTuple):
+class PackedStreams(NamedTuple):
     more: list[int]  # streams that have more small rows
     damages: list[DamagedDataError]  # why streams were not packed
 
@@ -117,7 +117,7 @@ class Outcome(NamedTuple):
             raise self.damages[0]
 
 
-async def pack_streams(connection: Connection, stream_ids: Sequence[int]) -> Outcome:
+async def pack_streams(connection: Connection, stream_ids: Sequence[int]) -> PackedStreams:
     """Pack the first small rows of some streams. If rows of one are damaged, the others are packed. The statements are
     prepared on the connection, which is closed after an error."""
     packs: list[_Pack] = []
@@ -133,7 +133,7 @@ async def pack_streams(connection: Connection, stream_ids: Sequence[int]) -> Out
             await asyncio.sleep(0)  # other work gets its turn
         if packs:
             await _replace(connection, packs)
-    return Outcome([pack.stream_id for pack in packs if pack.has_more], damages)
+    return PackedStreams([pack.stream_id for pack in packs if pack.has_more], damages)
 
 
 @contextlib.asynccontextmanager

@@ -22,7 +22,7 @@ from headwater.store.postgres.batches import EncodedBatch, encode_batch
 from headwater.store.postgres.connections import _PLANS as READ_PLANS
 from headwater.store.postgres.connections import Connection, Pool, PostgresDatabase
 from headwater.store.postgres.execution import execute, prepare
-from headwater.store.postgres.packing import BEGIN_PACKING, PACK_STATEMENTS, Outcome, pack_streams
+from headwater.store.postgres.packing import BEGIN_PACKING, PACK_STATEMENTS, PackedStreams, pack_streams
 from headwater.store.postgres.reading import _STREAM_VERSIONS, _VERSIONS, READ_STATEMENTS, PostgresReader
 from headwater.store.postgres.watching import _MOVED
 from headwater.store.postgres.writing import _CALLS, _LOCK_STREAMS
@@ -158,7 +158,7 @@ def test_packing_does_not_read_the_rows_of_other_streams() -> None:
             async def pack_some() -> None:
                 for _ in range(3):
                     await commit(store, append(stream, b"x" * 10))
-                assert await pack_streams(connection, [1]) == Outcome([], [])
+                assert await pack_streams(connection, [1]) == PackedStreams([], [])
 
             for _ in range(2 * limits.POSTGRES_MERGE_FACTOR):  # sometimes chunks are merged
                 await pack_some()

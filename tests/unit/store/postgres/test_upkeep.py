@@ -27,7 +27,7 @@ from headwater.store.postgres.clock import DatabaseClock
 from headwater.store.postgres.connections import Connection, PostgresDatabase
 from headwater.store.postgres.execution import prepare
 from headwater.store.postgres.opening import open_store
-from headwater.store.postgres.packing import PACK_STATEMENTS, STREAM_LOCKS, Outcome, pack_streams
+from headwater.store.postgres.packing import PACK_STATEMENTS, STREAM_LOCKS, PackedStreams, pack_streams
 from headwater.store.postgres.rows import ByteRow
 from headwater.store.postgres.store import PostgresStore
 from headwater.store.postgres.upkeep import PostgresUpkeep
@@ -182,11 +182,11 @@ def test_a_stream_that_grows_fast_is_packed_once(monkeypatch: pytest.MonkeyPatch
     async def main() -> None:
         calls: list[Sequence[int]] = []
 
-        async def pack(connection: Any, stream_ids: Sequence[int]) -> Outcome:
+        async def pack(connection: Any, stream_ids: Sequence[int]) -> PackedStreams:
             calls.append(stream_ids)
             if len(calls) == 1:
                 upkeep.note([(5, limits.POSTGRES_PACK_BYTES)])  # a batch that is stored meanwhile
-            return Outcome([], [])
+            return PackedStreams([], [])
 
         monkeypatch.setattr(upkeep_module, "pack_streams", pack)
         async with opened(postgres().clean_database()) as (store,):
@@ -303,7 +303,7 @@ def test_a_gap_is_not_closed() -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DELETE FROM headwater.fresh WHERE start IN (16, 24)")
         async with packer(url) as connection:
-            assert await pack_streams(connection, [1]) == Outcome([], [])
+            assert await pack_streams(connection, [1]) == PackedStreams([], [])
         assert ask(url, "SELECT array_agg(start ORDER BY start) FROM headwater.chunks") == [0, 32]
         assert ask(url, "SELECT array_agg(size ORDER BY start) FROM headwater.chunks") == [16, 16]
         with pytest.raises(DamagedDataError, match="the bytes of stream 1 at 16 are missing"):
