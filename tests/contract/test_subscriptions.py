@@ -403,7 +403,8 @@ def test_an_expired_lease_fences_its_holder_and_wakes_again(site: Site) -> None:
     subscribed = site.pulled(lease_ttl_ms=1_000)
     tail = site.append("events/a", 1)
     wake = subscribed.claimed("slow")
-    wait_until(lambda: len(site.wake_events()) == 2)
+    former = len(site.wake_events())  # a busy machine claims late, after a second one
+    wait_until(lambda: len(site.wake_events()) > former)
     assert code(subscribed.send("ack", wake, {site.path("events/a"): tail}, done=True)) == (409, "FENCED")
     assert subscribed.cursors() == {site.path("events/a"): "-1"}
     assert subscribed.claimed("other")["generation"] == 2
