@@ -16,6 +16,7 @@ from headwater.engine.catalogue import Catalogue
 from headwater.errors import HeadwaterError
 from headwater.log.quotas import Usage, counted_streams
 from headwater.store.contract import SharedStore, Store
+from headwater.tasks import Tasks
 
 log = logging.getLogger("headwater.engine")
 
@@ -38,15 +39,14 @@ class Recounter:
         self._store = store
         self._catalogue = catalogue
         self._usage = usage
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.ended()
 
     async def _run(self) -> None:
         took_s = 0.0
