@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -36,50 +36,74 @@ async def execute(
     return await _Execution(connection).result(statement, arguments)
 
 
+class WatchedSocket:
+    """The socket of a connection, for whoever lets libpq send and receive on it."""
+
+    def __init__(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        receive: Callable[[], None],
+        fail: Callable[[psycopg.Error], None],
+    ) -> None:
+        """`receive` is called when there are bytes, after each `watch`, and `fail` if nothing can be sent."""
+        self._pgconn = connection.pgconn
+        # libpq closes the socket of a connection that is lost, and the next one that is opened gets its number. So the
+        # loop watches a duplicate, which is ours until the end.
+        self._number = os.dup(connection.pgconn.socket)
+        self._loop = asyncio.get_running_loop()
+        self._receive = receive
+        self._fail = fail
+
+    def watch(self) -> None:
+        """Wait for the next bytes. Each event is asked for by itself, because uvloop ends a watch with the first event
+        after an error of the socket, when libpq may have read no more than what arrived before the error."""
+        self._loop.remove_reader(self._number)
+        self._loop.add_reader(self._number, self._receive)
+
+    def rest(self) -> None:
+        """Wait for nothing."""
+        self._loop.remove_reader(self._number)
+
+    def flush(self) -> None:
+        """Send what the connection takes, and the rest later."""
+        try:
+            is_sent = not self._pgconn.flush()
+        except psycopg.Error as error:
+            self._fail(error)
+            return
+        self._loop.remove_writer(self._number)
+        if not is_sent:
+            self._loop.add_writer(self._number, self.flush)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._number)
+        self._loop.remove_writer(self._number)
+        os.close(self._number)
+
+
 class _Execution:
     """One execution of a statement."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._pgconn = connection.pgconn
-        # libpq closes the socket of a connection that is lost, and the next one that is opened gets its number. So the
-        # loop watches a duplicate, which is ours until the end.
-        self._socket = os.dup(connection.pgconn.socket)
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._result: PGresult | None = None
+        self._socket = WatchedSocket(connection, self._receive, self._end)
 
     async def result(self, statement: Statement, arguments: Sequence[bytes]) -> PGresult:
-        pgconn, loop = self._pgconn, self._loop
         formats = [Format.BINARY] * len(arguments)
-        limit = loop.call_later(limits.POSTGRES_ANSWER_S + 5, self._end, TimeoutError("there is no answer"))
+        limit = asyncio.get_running_loop().call_later(
+            limits.POSTGRES_ANSWER_S + 5, self._end, TimeoutError("there is no answer")
+        )
         try:
-            pgconn.send_query_prepared(statement.name, arguments, formats, Format.BINARY)
-            self._watch()
-            self._send()
+            self._pgconn.send_query_prepared(statement.name, arguments, formats, Format.BINARY)
+            self._socket.watch()
+            self._socket.flush()
             await self._ended
         finally:
             limit.cancel()
-            loop.remove_reader(self._socket)
-            loop.remove_writer(self._socket)
-            os.close(self._socket)
+            self._socket.close()
         return rows_of(self._result)
-
-    def _watch(self) -> None:
-        """Wait for the next bytes. Each event is asked for by itself, because uvloop ends a watch with the first event
-        after an error of the socket, when libpq may have read no more than what arrived before the error."""
-        self._loop.remove_reader(self._socket)
-        self._loop.add_reader(self._socket, self._receive)
-
-    def _send(self) -> None:
-        """Send what the connection takes."""
-        try:
-            is_sent = not self._pgconn.flush()
-        except psycopg.Error as error:
-            self._end(error)
-            return
-        self._loop.remove_writer(self._socket)
-        if not is_sent:
-            self._loop.add_writer(self._socket, self._send)
 
     def _receive(self) -> None:
         pgconn = self._pgconn
@@ -91,7 +115,7 @@ class _Execution:
                     self._end(None)
                     return
                 self._result = result
-            self._watch()
+            self._socket.watch()
         except psycopg.Error as error:
             self._end(error)
 

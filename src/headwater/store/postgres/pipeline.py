@@ -4,7 +4,6 @@ PostgreSQL begins with the next one as soon as it has committed the one before."
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from headwater import limits
-from headwater.store.postgres.execution import Statement, rows_of
+from headwater.store.postgres.execution import Statement, WatchedSocket, rows_of
 
 WARNED = "PostgreSQL committed with a warning"
 
@@ -28,8 +27,7 @@ class Pipeline:
         statement with one fails as if the connection was lost."""
         self._pgconn = connection.pgconn
         self._pgconn.enter_pipeline_mode()
-        # A duplicate, and each event is asked for by itself, for the reasons in `execution.py`.
-        self._socket = os.dup(connection.pgconn.socket)
+        self._socket = WatchedSocket(connection, self._receive, self.close)
         self._loop = asyncio.get_running_loop()
         self._answers: deque[asyncio.Future[PGresult]] = deque()  # of the statements that were sent
         self._result: PGresult | None = None  # of the first of them
@@ -49,7 +47,7 @@ class Pipeline:
         if len(self._answers) == 1:
             self._warning_count = self._warnings()
             self._begin()
-            self._watch()
+            self._socket.watch()
         try:
             formats = [Format.BINARY] * len(arguments)
             self._pgconn.send_query_prepared(statement.name, arguments, formats, Format.BINARY)
@@ -57,7 +55,7 @@ class Pipeline:
         except psycopg.Error as error:
             self.close(error)
         else:
-            self._flush()
+            self._socket.flush()
         return answer
 
     def close(self, error: BaseException) -> None:
@@ -67,9 +65,7 @@ class Pipeline:
         self._error = error
         if self._limit is not None:
             self._limit.cancel()
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
-        os.close(self._socket)
+        self._socket.close()
         answers, self._answers = self._answers, deque()
         for answer in answers:
             if not answer.done():
@@ -82,21 +78,6 @@ class Pipeline:
         lost = TimeoutError("there is no answer")
         self._limit = self._loop.call_later(limits.POSTGRES_ANSWER_S + 5, self.close, lost)
 
-    def _watch(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._loop.add_reader(self._socket, self._receive)
-
-    def _flush(self) -> None:
-        """Send what the connection takes."""
-        try:
-            is_sent = not self._pgconn.flush()
-        except psycopg.Error as error:
-            self.close(error)
-            return
-        self._loop.remove_writer(self._socket)
-        if not is_sent:
-            self._loop.add_writer(self._socket, self._flush)
-
     def _receive(self) -> None:
         pgconn = self._pgconn
         try:
@@ -107,9 +88,9 @@ class Pipeline:
             self.close(error)
         else:
             if self._answers:
-                self._watch()
+                self._socket.watch()
             else:
-                self._loop.remove_reader(self._socket)
+                self._socket.rest()
 
     def _take(self, result: PGresult | None) -> None:
         """Take what libpq returns for a statement: its result, None, the error of the commit with None if there is one,

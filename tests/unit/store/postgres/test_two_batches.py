@@ -11,7 +11,6 @@ import pytest
 
 from headwater.log.state import StreamState
 from headwater.store.contract import Commit, NotStoredError, OutdatedError
-from headwater.store.postgres.pipeline import Pipeline
 from headwater.store.postgres.store import PostgresStore
 from headwater.store.postgres.writing import UNKNOWN
 from tests.postgres import postgres
@@ -101,10 +100,11 @@ class LostAnswers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: PostgresStore) -> None:
         self._patch = monkeypatch
         self._store = store
-        connection = store._parts.writer._connection
+        connection, pipeline = store._parts.writer._connection, store._parts.writer._pipeline
         assert connection is not None
+        assert pipeline is not None
         self.pid = connection.info.backend_pid
-        monkeypatch.setattr(Pipeline, "_watch", lambda _: None)
+        monkeypatch.setattr(pipeline._socket, "watch", lambda: None)
 
     def lose(self) -> None:
         self._patch.undo()
